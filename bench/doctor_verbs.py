@@ -10,10 +10,15 @@ Latency is half of 8 bytes there and 8 bytes back, which either side sees in its
 devices alone (verbs.device_latency) and of ib_write_lat. Bandwidth is writes of one size in one direction:
 the doctor's through weightcast, with about 1 MiB in flight, and ib_write_bw's with as many in flight, or
 128 (its default). Either has one queue pair (the setting lanes), or two, as weightcast chooses by itself.
+
+Source and target have a processor each, and what the kernel does for soft-RoCE (rxe's work queue) runs on
+that of the target: left to the scheduler, a queue pair takes 120 or 240 us for its lifetime, by chance.
+--free leaves it so.
 Prints a table of medians over all turns (least–greatest), and of the ratios within each turn.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -21,7 +26,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "bench"))
@@ -29,6 +34,8 @@ from peers import ucx  # noqa: E402
 
 TOKEN = {"WEIGHTCAST_TOKEN": "5d0c1b7a9e3f48620d1c7b5a9e3f4862"}
 PATIENCE = 90
+SOURCE, TARGET = 0, 1  # Processors.
+WORKERS = pathlib.Path("/sys/devices/virtual/workqueue/cpumask")  # Of the kernel's unbound work queues.
 PINGS = 5000
 MEGABYTES = 64  # That ib_write_bw moves: about what the doctor does in half a second.
 DEPTHS = {65536: 16, 1 << 20: 2}  # By size: how many the doctor has in flight.
@@ -38,11 +45,11 @@ Figures = dict[str, float]  # By the name of a row's column: µs, or MB/s (10^6 
 Run = Callable[[], Figures]
 
 
-def between(server: list[str], client: list[str], port: int, nics: list[str] | None = None) -> str:
+def between(server: list[str], client: list[str], port: int, options: argparse.Namespace) -> str:
     """What the client prints. The server is ended, if it does not end itself."""
-    there, here = (
-        {**os.environ, **TOKEN, **({"WEIGHTCAST_NICS": nic} if nic else {})} for nic in nics or ["", ""]
-    )
+    there, here = ({**os.environ, **TOKEN, "WEIGHTCAST_NICS": nic} for nic in options.devices)
+    if not options.free:
+        server, client = ["taskset", "-c", str(TARGET), *server], ["taskset", "-c", str(SOURCE), *client]
     started = subprocess.Popen(server, env=there, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         ucx.wait_listening(port, started)
@@ -61,7 +68,7 @@ def perftest(tool: str, size: int, options: argparse.Namespace, *more: str) -> f
     # A time-out that does not fire while an emulated processor is busy elsewhere.
     common = ["-x", str(options.gid), "-u", "18", "-F", "-p", str(port), "-s", str(size), *more]
     server, client = ([tool, "-d", device, *common] for device in options.devices)
-    for line in between(server, [*client, "127.0.0.1"], port).splitlines():
+    for line in between(server, [*client, "127.0.0.1"], port, options).splitlines():
         fields = line.split()
         if fields[:1] == [str(size)]:
             # Bytes and rounds; then µs least, most and typical, or MB/s (of 2^20) peak and average.
@@ -90,7 +97,7 @@ def doctor(lanes: int, options: argparse.Namespace) -> Figures:
     address = f"127.0.0.1:{port}"
     command = [options.binary, "doctor", "--lanes", str(lanes)]
     client = ["--json", "--peer", address, "--milliseconds", str(options.milliseconds)]
-    output = between([*command, "--serve", "--listen", address], [*command, *client], port, options.devices)
+    output = between([*command, "--serve", "--listen", address], [*command, *client], port, options)
     verbs = next(one for one in json.loads(output)["peer"]["transports"] if one["name"] == "verbs")
     if verbs["error"] or verbs["skipped"] or verbs["device_error"]:
         sys.exit(f"no figures of verbs: {verbs}")
@@ -100,6 +107,17 @@ def doctor(lanes: int, options: argparse.Namespace) -> Figures:
         figures["latency doctor"] = verbs["device"]["p50"] * 1e6
         figures["latency library"] = verbs["latency"]["p50"] * 1e6
     return figures
+
+
+@contextlib.contextmanager
+def workers_beside(processor: int) -> Iterator[None]:
+    """The kernel's workers, there alone."""
+    before = WORKERS.read_text()
+    WORKERS.write_text(f"{1 << processor:x}")
+    try:
+        yield
+    finally:
+        WORKERS.write_text(before)
 
 
 def measure(options: argparse.Namespace) -> list[Figures]:
@@ -158,9 +176,12 @@ def main() -> None:
     parser.add_argument(
         "--devices", default="rxe0,rxe1", type=lambda text: text.split(","), help="target, source"
     )
+    parser.add_argument("--free", action="store_true", help="let the scheduler place processes")
     parser.add_argument("--gid", type=int, default=1, help="index of the GID that perftest uses")
     parser.add_argument("--binary", default=str(ROOT / "build" / "weightcast"))
-    print_table(measure(parser.parse_args()))
+    options = parser.parse_args()
+    with contextlib.nullcontext() if options.free else workers_beside(TARGET):
+        print_table(measure(options))
 
 
 if __name__ == "__main__":

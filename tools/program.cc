@@ -53,8 +53,11 @@ Status PassOn(int fd, std::string_view text) {
       std::signal(signal, SIG_DFL);
   }
   if (dup2(output, STDOUT_FILENO) >= 0 && dup2(error, STDERR_FILENO) >= 0) execvp(arguments[0], arguments);
-  const std::string_view text = "weightcast: cannot run the program: check its name and PATH\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  for (const std::string_view text :
+       {std::string_view("weightcast: cannot run "), std::string_view(arguments[0]),
+        std::string_view(": check its name, its mode (chmod +x) and PATH\n")}) {
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  }
   _exit(kNotRun);
 }
 

@@ -58,7 +58,8 @@ def _folder() -> pathlib.Path:
         if _is_ours(folder):
             return folder
     raise Permission(
-        f"neither {_shared()} nor {_own()} is a folder of this user; remove one of them, as its owner"
+        f"there is no folder to list this user's endpoints in: {_shared()} and {_own()} are files, or of "
+        "another user; remove one of them, as its owner"
     )
 
 

@@ -159,11 +159,11 @@ Result<bool> VersionFolder::Complete() {
   if (renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, complete.c_str(), 0) != 0) {
     if (errno == ENOENT) return OutcomeOfOthers();
     if (errno != ENOTEMPTY && errno != EEXIST)
-      return FileError(StrCat("rename to ", complete.native()), partial, errno);
+      return FileError(StrCat("rename ", partial.native(), " to"), complete, errno);
     // A process died between the two renames of this very attempt.
     Discard(complete);
     if (rename(partial.c_str(), complete.c_str()) != 0)
-      return FileError(StrCat("rename to ", complete.native()), partial, errno);
+      return FileError(StrCat("rename ", partial.native(), " to"), complete, errno);
   }
   if (Status status = PutInPlace(complete, final_path()); !status.ok()) {
     Discard(complete);

@@ -128,7 +128,7 @@ Result<bool> FolderWatcher::WaitForEvents(std::optional<TimePoint> deadline) con
     milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
   }
   if (poll(fds.data(), fds.size(), milliseconds) < 0 && errno != EINTR)
-    return Status(Code::kInternal, StrCat("cannot wait for changes of a checkpoint folder: ",
+    return Status(Code::kInternal, StrCat("cannot wait for changes of ", folder_.native(), ": ",
                                           ErrnoText(errno), "; please report this as a bug"));
   if (fds[1].revents != 0)
     return Status(Code::kCancelled,

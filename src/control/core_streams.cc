@@ -126,7 +126,8 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
   if (hello.model.empty())
     return RefuseStream(
         stream, hello,
-        {Code::kInvalidArgument, "a worker has joined without the name of its model; set model"});
+        {Code::kInvalidArgument,
+         StrCat(protocol::ToString(hello.name), " has joined without the name of its model; set model")});
   if (const Status allowed = CheckMember(stream->member(), hello.name); !allowed.ok())
     return RefuseStream(stream, hello, allowed);
   if (const Status proven = CheckIncarnation(hello); !proven.ok()) return RefuseStream(stream, hello, proven);

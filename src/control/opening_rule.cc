@@ -54,9 +54,10 @@ Status OpeningRule::WhyFencing(const Group& group) const {
     const Worker& worker = *roster_.Find(session);
     if (!worker.fencing) continue;
     return {Code::kFenced,
-            StrCat(TextOf(roster_, worker), " still fences off ", protocol::ToString(*worker.fencing),
-                   ": a writer of it is stopped or unreachable; its log names the writer: end that, or let "
-                   "it continue")};
+            StrCat(TextOf(roster_, worker), " still waits for the end of a write of ",
+                   protocol::ToString(*worker.fencing),
+                   ": the writer is stopped or unreachable; the log of this rank names it: end "
+                   "that process, or let it continue")};
   }
   return Status::Ok();
 }

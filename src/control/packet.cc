@@ -13,15 +13,19 @@ namespace {
 /// What compression and the heads of pieces may add.
 constexpr size_t kMostOverhead = size_t{1} << 20;
 
-Result<SharedPacket> Cut(std::string_view name, std::string encoded) {
+constexpr std::string_view kFewerShards = "register fewer and larger shards per rank";
+constexpr std::string_view kFewerEngines =
+    "ask for one model or update, or let several controllers share the engines";
+
+/// `advice`: how such messages become smaller.
+Result<SharedPacket> Cut(std::string_view name, std::string encoded, std::string_view advice) {
   auto packet = std::make_shared<Packet>();
   packet->name = name;
   if (encoded.size() > protocol::kMaxMessageBytes)
-    return Status(
-        Code::kExhausted,
-        StrCat("the message ", name, " would have ", encoded.size(), " bytes; at most ",
-               protocol::kMaxMessageBytes, " can be sent: register fewer and larger shards per rank",
-               name == "Plan" ? ", or set tables to a folder that all hosts share" : ""));
+    return Status(Code::kExhausted,
+                  StrCat("the message ", name, " would have ", encoded.size(), " bytes; at most ",
+                         protocol::kMaxMessageBytes, " can be sent: ", advice,
+                         name == "Plan" ? ", or set tables to a folder that all hosts share" : ""));
   if (encoded.size() <= protocol::kMaxWholeBytes) {
     packet->parts.push_back(std::move(encoded));
   } else {
@@ -45,16 +49,16 @@ PartKind Packet::kind(size_t part) const {
 }
 
 Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message) {
-  return Cut(protocol::NameOf(message), protocol::Encode(message));
+  return Cut(protocol::NameOf(message), protocol::Encode(message), kFewerShards);
 }
 Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message) {
-  return Cut(protocol::NameOf(message), protocol::Encode(message));
+  return Cut(protocol::NameOf(message), protocol::Encode(message), kFewerShards);
 }
 Result<SharedPacket> MakePacket(const protocol::ObserverMessage& message) {
-  return Cut(protocol::NameOf(message), protocol::Encode(message));
+  return Cut(protocol::NameOf(message), protocol::Encode(message), kFewerShards);
 }
 Result<SharedPacket> MakePacket(const protocol::ObserverReply& message) {
-  return Cut(protocol::NameOf(message), protocol::Encode(message));
+  return Cut(protocol::NameOf(message), protocol::Encode(message), kFewerEngines);
 }
 
 Result<std::string> Unpack(Parcel parcel) {

@@ -271,9 +271,9 @@ class Planning {
   }
 
   bool MakeAndVerify() {
-    if (job_.from_engines) {
-      const Status status = plan::CheckCutsAmongEngines(job_.fused.get(), trainers_, inference_);
-      if (!status.ok()) return Fail(status, Everybody());
+    for (size_t i = 0; job_.from_engines && i < engines_.size(); ++i) {
+      const Status status = plan::CheckCutsAmongEngines(job_.fused.get(), trainers_, engines_[i]);
+      if (!status.ok()) return Fail({status.code(), StrCat(NameOf(i), ": ", status.message())}, Everybody());
     }
     const plan::PlanRequest request = RequestFor(inference_);
     auto made = plan::MakePlan(request);

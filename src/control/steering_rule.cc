@@ -20,7 +20,9 @@ void SteeringRule::Attach(SessionId session, const protocol::Hello& hello) {
   if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
     const Status reason(
         Code::kInvalidArgument,
-        StrCat(name, " is already here in another process; an engine has one EngineControl: end the other"));
+        StrCat(name,
+               " is already here in another process; an engine has one EngineControl: end one of these two "
+               "processes"));
     out_.Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
     out_.Add(control::Refuse{session, reason});
     return;

@@ -78,7 +78,7 @@ Result<std::string> WriteTable(const PlanJob& job, protocol::Role role, size_t n
   const std::string temporary = StrCat(path, ".", RandomId(), ".new");
   Status status = WriteWhole(temporary, table);
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
-    status = {Code::kUnavailable, StrCat("cannot rename ", temporary, ": ", ErrnoText(errno),
+    status = {Code::kUnavailable, StrCat("cannot rename ", temporary, " to ", path, ": ", ErrnoText(errno),
                                          "; check the folder of the setting tables")};
   if (!status.ok()) {
     ::unlink(temporary.c_str());

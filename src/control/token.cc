@@ -67,7 +67,7 @@ Result<std::string> ReadConfigured(const std::string& path) {
     return Status(Code::kInvalidArgument,
                   StrCat(path, " is not a regular file with a job token; name one in token_file"));
   if ((info.st_mode & (S_IWGRP | S_IWOTH | S_IROTH)) != 0)
-    return Status(Code::kPermission, StrCat("every user can read or write the job token in ", path,
+    return Status(Code::kPermission, StrCat("other users can read or write the job token in ", path,
                                             "; run: chmod go-rwx ", path));
   return ReadAll(fd.get(), path);
 }

@@ -58,8 +58,9 @@ class ObserverStream final : public ViewStream {
           WC_ASSIGN_OR_RETURN(auto message, protocol::DecodeObserverReply(encoded));
           if (auto* wanted = std::get_if<T>(&message)) return std::move(*wanted);
           if (!std::holds_alternative<protocol::ClusterView>(message))
-            return Status(Code::kProtocol, StrCat("the controller answered with ", protocol::NameOf(message),
-                                                  "; use the same weightcast on all hosts"));
+            return Status(Code::kProtocol,
+                          StrCat("the controller answered with ", protocol::NameOf(message),
+                                 ", which was not asked for; use the same weightcast on all hosts"));
           break;
         }
         case Conduit::Event::Kind::kClosed:

@@ -58,8 +58,9 @@ Status Wrong(std::string message) { return {Code::kInvalidArgument, std::move(me
 Status CheckAttributes(const Attributes& found, int ordinal, const std::byte* address) {
   if (found.type != drivers::CU_MEMORYTYPE_DEVICE) {
     return Wrong(StrCat("the memory at ", Text(address), " is said to be of device ", ordinal,
-                        ", but the driver knows ", found.type == 0 ? "no" : "host",
-                        " memory there; pass the device that it is of"));
+                        ", but the driver knows ",
+                        found.type == 0 ? "no memory there; give memory that is allocated and not yet freed"
+                                        : "host memory there; give it as host memory"));
   }
   if (found.managed != 0) {
     return Wrong(StrCat("the memory at ", Text(address),

@@ -80,7 +80,7 @@ Result<std::optional<Message>> Channel::Next() {
   if (rest.size() >= sizeof size && size > limit_) {
     return Status(
         Code::kProtocol,
-        StrCat("a message of ", size, " bytes; at most ", limit_,
+        StrCat("it sent a message of ", size, " bytes; at most ", limit_,
                " are allowed: check that the address is of a weightcast endpoint of the same release"));
   }
   if (!header.ok() || rest.size() - kHeader < size) return std::optional<Message>();

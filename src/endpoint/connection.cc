@@ -252,9 +252,8 @@ void Connection::State::On(const transport::LinkDown& event) {
   if (ended_) return;
   if (transport_ == nullptr || event.link != link_) return paths_.OnDown(event.link, event.reason);
   core_->timers().Cancel(grace_);
-  const Status reason(
-      event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
-      StrCat("every lane to the peer has failed; the last one: ", WithSameRelease(event.reason).message()));
+  const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
+                      StrCat("the link to the peer has failed: ", WithSameRelease(event.reason).message()));
   grace_ = core_->timers().Add(In(kGrace), [this, reason] {
     const auto keep = shared_from_this();
     OnSocket();
@@ -268,7 +267,9 @@ void Connection::State::On(const transport::Revoked& event) {
 
 void Connection::State::On(const transport::LinkClosed& event) {
   if (transport_ == nullptr || event.link != link_) return;
-  End({Code::kUnavailable, "the transport has closed the link to the peer; connect again to go on"});
+  End({Code::kUnavailable,
+       StrCat("the transport closed the link to the peer without being told to; connect again to go on",
+              kReportBug)});
   sender_.OnLinkClosed();
   grants_.OnLinkClosed();
 }

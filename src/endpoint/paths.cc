@@ -150,7 +150,8 @@ PathOffer Paths::Answer(Path& path, const PathOffer& offer, TimePoint deadline) 
   if (!offer.open) {
     SetDown(path, offer.blob);
   } else if (known == allowed_.end()) {
-    SetDown(path, "the other side does not use it; see its setting transport");
+    SetDown(path, "this process has left it out; see its setting transport, and its log");
+    return {path.name, false, "the other side does not use it; see its setting transport, and its log"};
   } else if (!known->why_not.empty()) {
     SetDown(path, known->why_not);
   } else {

@@ -80,6 +80,7 @@ class MemfdBuffer final : public SharedBuffer {
 };
 
 constexpr std::string_view kSmaller = "; use smaller buffers, or raise the limits of memory and open files";
+constexpr std::string_view kNoSeals = "; let kernel and sandbox seal files of memfd_create";
 
 Status TooMuch(size_t bytes, std::string_view why) {
   return {Code::kExhausted,
@@ -117,7 +118,7 @@ Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) {
   }
   // Peers map it only when nobody can cut it short under them: touching what was cut off is SIGBUS.
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return TooMuch(bytes, StrCat("its size could not be sealed: ", ErrnoText(errno), kSmaller));
+    return TooMuch(bytes, StrCat("its size could not be sealed: ", ErrnoText(errno), kNoSeals));
   }
   void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
   if (base == MAP_FAILED)

@@ -44,6 +44,10 @@ Result<std::unique_ptr<Endpoint>> CreateEndpoint(EndpointOptions options, const 
 
 }  // namespace
 
+std::string NameOf(const Peer& peer) {
+  return StrCat("the p2p endpoint of rank ", peer.connection.peer().rank, " at ", peer.connection.address());
+}
+
 Engine::Engine(EngineOptions options) : options_(std::move(options)) { self_->engine = this; }
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {

@@ -49,8 +49,8 @@ ChannelPtr Engine::Named(const PeerPtr& peer, uint64_t wire) {
 }
 
 void Engine::Accuse(const PeerPtr& peer, const std::string& what) {
-  const Status reason(Code::kProtocol, StrCat(ToString(peer->connection.peer()), " ", what,
-                                              "; run the same release of weightcast on both sides"));
+  const Status reason(Code::kProtocol,
+                      StrCat(NameOf(*peer), " ", what, "; run the same release of weightcast on both sides"));
   WC_LOG(kError, "p2p: ", reason.message());
   Lose(peer, reason);
 }
@@ -74,8 +74,8 @@ void Engine::Heard(const PeerPtr& peer, const Close& close) {
   }
   const ChannelPtr channel = found->second;
   TakeOff(*channel);
-  EndChannel(*channel, {Code::kUnavailable, StrCat(ToString(peer->connection.peer()),
-                                                   " has removed this connection; connect again")});
+  EndChannel(*channel,
+             {Code::kUnavailable, StrCat(NameOf(*peer), " has removed this connection; connect again")});
 }
 
 void Engine::Heard(const PeerPtr& peer, const Describe& describe) {
@@ -139,8 +139,8 @@ void Engine::Heard(const PeerPtr& peer, Offer offer) {
 void Engine::Heard(const PeerPtr& peer, const Withdraw& withdraw) {
   const ChannelPtr channel = Named(peer, withdraw.channel);
   if (channel == nullptr) return;
-  const Status reason(withdraw.reason.code(), StrCat("the recv of ", ToString(peer->connection.peer()),
-                                                     " has ended: ", withdraw.reason.message()));
+  const Status reason(withdraw.reason.code(),
+                      StrCat("the recv of ", NameOf(*peer), " has ended: ", withdraw.reason.message()));
   if (const auto found = channel->sending.find(withdraw.number); found != channel->sending.end()) {
     return EndUnfinished(*OperationPtr(found->second), reason);
   }
@@ -154,8 +154,8 @@ void Engine::Heard(const PeerPtr& peer, const Withdraw& withdraw) {
 void Engine::Heard(const PeerPtr& peer, const Abandon& abandon) {
   const ChannelPtr channel = Named(peer, abandon.channel);
   if (channel == nullptr) return;
-  const Status reason(abandon.reason.code(), StrCat("the send of ", ToString(peer->connection.peer()),
-                                                    " has ended: ", abandon.reason.message()));
+  const Status reason(abandon.reason.code(),
+                      StrCat("the send of ", NameOf(*peer), " has ended: ", abandon.reason.message()));
   if (const auto found = channel->receiving.find(abandon.number); found != channel->receiving.end()) {
     const OperationPtr receive = found->second;
     if (receive->ending) {

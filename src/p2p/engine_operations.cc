@@ -20,7 +20,7 @@ constexpr Duration kMoment = std::chrono::milliseconds(1);
 
 std::string StillThere(const Peer& peer) {
   return StrCat(
-      ToString(peer.connection.peer()),
+      NameOf(peer),
       " does not answer and may still use the memory; keep it allocated until that process has ended");
 }
 
@@ -200,14 +200,13 @@ Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::spa
 }
 
 Status Engine::CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
-  const Identity& owner = peer.connection.peer();
-  if (advert.owner != owner.incarnation) {
+  if (advert.owner != peer.connection.peer().incarnation) {
     return {Code::kInvalidArgument,
-            StrCat("the advertised memory is not of the peer of this connection, ", ToString(owner),
+            StrCat("the advertised memory is not of the peer of this connection, ", NameOf(peer),
                    "; pass on what that process has advertised since it started")};
   }
   if (length > advert.length)
-    return {Code::kOutOfBounds, StrCat("the operation has ", length, " bytes, and ", ToString(owner),
+    return {Code::kOutOfBounds, StrCat("the operation has ", length, " bytes, and ", NameOf(peer),
                                        " advertised ", advert.length, "; let it advertise as many")};
   return Status::Ok();
 }

@@ -159,8 +159,7 @@ Result<Message> Get(uint8_t kind, ByteReader& from) {
     case 9:
       return Message(GetNumber<Received>(from));
     default:
-      return Status(Code::kProtocol, StrCat("a p2p message of unknown kind ", static_cast<int>(kind),
-                                            "; run the same release of weightcast on both sides"));
+      return Status(Code::kProtocol, StrCat("sent a p2p message of unknown kind ", static_cast<int>(kind)));
   }
 }
 
@@ -176,12 +175,10 @@ std::string Encode(const Message& message) {
 Result<Message> Decode(std::string_view bytes) {
   ByteReader reader(bytes);
   const auto kind = reader.Get<uint8_t>();
-  if (!reader.ok())
-    return Status(Code::kProtocol, "an empty p2p message; run the same release of weightcast on both sides");
+  if (!reader.ok()) return Status(Code::kProtocol, "sent an empty p2p message");
   WC_ASSIGN_OR_RETURN(Message message, Get(kind, reader));
   if (!reader.AtEnd())
-    return Status(Code::kProtocol, StrCat("a malformed p2p message of kind ", static_cast<int>(kind),
-                                          "; run the same release of weightcast on both sides"));
+    return Status(Code::kProtocol, StrCat("sent a malformed p2p message of kind ", static_cast<int>(kind)));
   return message;
 }
 

@@ -81,7 +81,8 @@ Result<EngineMetadata> ParseMetadata(std::string_view bytes) {
   }
   if (!reader.ok() || metadata.incarnation == 0 || metadata.addresses.empty())
     return Status(Code::kInvalidArgument,
-                  "an endpoint's metadata is malformed; pass on all of its bytes unchanged");
+                  "an endpoint's metadata has the right checksum, but values that this release never writes; "
+                  "run the same release of weightcast on both sides");
   return metadata;
 }
 
@@ -100,7 +101,8 @@ Result<Advert> ParseAdvert(std::string_view bytes) {
     *field = reader.Get<uint64_t>();
   if (advert.owner == 0 || advert.memory == 0 || advert.offset > UINT64_MAX - advert.length)
     return Status(Code::kInvalidArgument,
-                  "advertised memory is malformed; pass on all of its bytes unchanged");
+                  "advertised memory has the right checksum, but values that this release never writes; run "
+                  "the same release of weightcast on both sides");
   return advert;
 }
 
@@ -119,8 +121,8 @@ Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
   const bool whole = reader.ok() && magic == kAdvertsMagic && count <= kMaxAdverts;
   if (!whole || reader.rest().size() != count * Advert::kBytes)
     return Status(Code::kInvalidArgument,
-                  "the serialized descriptors are of another release of weightcast, or something else; run "
-                  "the same release on both sides");
+                  "the serialized descriptors are cut short, of another release of weightcast, or something "
+                  "else; pass on all of their bytes unchanged, and run the same release on both sides");
   std::vector<Advert> adverts;
   for (uint32_t i = 0; i < count; ++i) {
     WC_ASSIGN_OR_RETURN(const Advert advert, ParseAdvert(reader.GetRaw(Advert::kBytes)));

@@ -121,4 +121,7 @@ struct Peer {
 };
 using PeerPtr = std::shared_ptr<Peer>;
 
+/// For messages: "the p2p endpoint of rank 0 at 10.0.0.1:29760".
+std::string NameOf(const Peer& peer);
+
 }  // namespace weightcast::p2p

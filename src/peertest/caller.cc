@@ -94,7 +94,12 @@ Result<Reply> Caller::Receive(Duration patience) {
     over_ = event.status();
     return over_;
   }
-  if (event->kind == Event::Kind::kMessage) return DecodeReply(event->body);
+  if (event->kind == Event::Kind::kMessage) {
+    auto reply = DecodeReply(event->body);
+    if (reply.ok()) return reply;
+    return Status(reply.status().code(),
+                  StrCat("the host at ", options_.address, ": ", reply.status().message()));
+  }
   over_ = {event->reason.code() == Code::kOk ? Code::kUnavailable : event->reason.code(),
            StrCat("the host at ", options_.address, " ended the test: ", OfServe(event->reason.message()))};
   return over_;

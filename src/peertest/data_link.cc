@@ -93,8 +93,8 @@ Status DataLink::Await(const LinkPlace& peer) {
     if (auto connection = arrival_->Wait(In(kLook))) return Meet(std::move(*connection), peer);
   }
   return {Code::kTimedOut,
-          "the other host's connection of the data plane does not arrive; open the ports of the setting "
-          "port_range in the firewalls"};
+          "the other host's connection of the data plane does not arrive; set port_range on both hosts, such "
+          "as 29800-29899, and open these ports in the firewalls"};
 }
 
 Status DataLink::Meet(Connection connection, const LinkPlace& peer) {
@@ -102,7 +102,7 @@ Status DataLink::Meet(Connection connection, const LinkPlace& peer) {
     return {Code::kProtocol, "another process than that of this test has connected; run the test again"};
   if (connection.transport_name() != options_.transport)
     return {Code::kUnavailable, StrCat("there is a connection, but not over ", options_.transport, ": ",
-                                       connection.Describe(), "; see the log of this process for why")};
+                                       connection.Describe(), "; see the logs of both hosts for why")};
   const auto descriptor = FromHex(peer.descriptor);
   if (!descriptor)
     return {Code::kProtocol, "the other host's memory is malformed; use the same weightcast on both"};

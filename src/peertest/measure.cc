@@ -120,7 +120,7 @@ Status Measurement::Open() {
   link_ = std::move(*opened);
   auto answer = caller_.Ask<Opened>(
       AskOpen{.transport = options_.transport, .key = key, .traffic_class = traffic_class_}, kAnswer);
-  if (!answer.ok()) return {answer.status().code(), StrCat("the other host: ", answer.status().message())};
+  if (!answer.ok()) return answer.status();
   peer_ = std::move(answer->place);
   return Status::Ok();
 }

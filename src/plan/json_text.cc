@@ -11,17 +11,17 @@ constexpr uint64_t kBytesPerCharacter = 48;
 
 }  // namespace
 
-Status CheckJsonText(std::string_view what, std::string_view text, int max_depth) {
+Status CheckJsonText(std::string_view what, std::string_view text, int max_depth, std::string_view shorter) {
   if (text.size() > kMaxJsonBytes) {
     return {Code::kInvalidArgument, StrCat(what, " has ", text.size(), " bytes; at most ", kMaxJsonBytes,
-                                           " are accepted; use patterns instead of boxes")};
+                                           " are accepted; ", shorter)};
   }
   // The tree must have room from the start: to take it down where memory has run out needs memory itself.
   const uint64_t wanted = text.size() * kBytesPerCharacter;
   if (const uint64_t available = AvailableMemory(); wanted > available) {
     return {Code::kExhausted, StrCat("reading ", what, " may take ", HumanBytes(static_cast<double>(wanted)),
                                      " of memory, and ", HumanBytes(static_cast<double>(available)),
-                                     " are available; use patterns instead of boxes, or give it more")};
+                                     " are available; ", shorter, ", or give this process more")};
   }
   int depth = 0;
   bool in_string = false;

@@ -235,9 +235,11 @@ Status LayoutReader::ReadTensor(const Json& json) {
   int64_t next_rank = 0;
   if (!json.contains("parts")) return ReadPart(json, info, not_sent, next_rank);
   if (!json["parts"].is_array()) return Bad("'parts' must be a list");
-  for (const Json& part : json["parts"]) {
-    WC_RETURN_IF_ERROR(CheckMembers(part, {"pattern", "first_rank", "boxes"}));
-    WC_RETURN_IF_ERROR(ReadPart(part, info, not_sent, next_rank));
+  for (size_t i = 0; i < json["parts"].size(); ++i) {
+    const Json& part = json["parts"][i];
+    Status status = CheckMembers(part, {"pattern", "first_rank", "boxes"});
+    if (status.ok()) status = ReadPart(part, info, not_sent, next_rank);
+    if (!status.ok()) return Bad(StrCat("part ", i, ": ", status.message()));
   }
   if (next_rank == 0 && !not_sent) return CheckCover(info, {}, {});
   return Status::Ok();
@@ -283,7 +285,7 @@ std::string ToJson(const Layout& layout) {
 }
 
 Result<Layout> ParseLayout(std::string_view json) {
-  WC_RETURN_IF_ERROR(CheckJsonText("the layout", json, kMaxDepth));
+  WC_RETURN_IF_ERROR(CheckJsonText("the layout", json, kMaxDepth, "use patterns instead of boxes"));
   const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return Bad("the layout is not JSON; check its commas, quotes and brackets");
   Result<Layout> layout = LayoutReader().Read(document);

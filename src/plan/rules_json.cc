@@ -169,7 +169,8 @@ std::string ToJson(const NameRules& rules) {
 }
 
 Result<NameRules> ParseRules(std::string_view json) {
-  WC_RETURN_IF_ERROR(plan::CheckJsonText("the rules file", json, kMaxDepth));
+  WC_RETURN_IF_ERROR(
+      plan::CheckJsonText("the rules file", json, kMaxDepth, "join some rules with {*} and {**}"));
   const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded())
     return Bad("the rules file is not JSON; check its commas, quotes and brackets");

@@ -48,14 +48,14 @@ std::string WritePiece(const PieceHead& head, std::string_view payload) {
 
 Status Corrupt(std::string_view reason) {
   return {Code::kCorrupt,
-          StrCat("the pieces of a routing table do not fit together: ", reason,
-                 "; start this worker again to get them, and run the same release of weightcast everywhere")};
+          StrCat("the pieces of a large message do not fit together: ", reason,
+                 "; use the same weightcast on all hosts, and start the worker again to get them anew")};
 }
 
 Result<Piece> ReadPiece(std::string_view bytes) {
   if (bytes.size() < kPieceHeaderBytes || bytes.size() > kMaxPieceBytes ||
       bytes.substr(0, kPieceMagic.size()) != kPieceMagic)
-    return Corrupt("one is not a piece of a table");
+    return Corrupt("one is not a piece of a message");
   ByteReader in(bytes.substr(kPieceMagic.size()));
   if (in.Get<uint64_t>() != Hash64(in.rest())) return Corrupt("one has a wrong checksum");
   Piece piece;
@@ -75,7 +75,7 @@ Result<std::string> Concatenate(std::span<const Piece> pieces) {
   for (const Piece& piece : pieces) {
     const PieceHead& head = piece.head;
     if (head.count != first.count || head.raw_bytes != first.raw_bytes || head.raw_hash != first.raw_hash)
-      return Corrupt("they are of different tables");
+      return Corrupt("they are of different messages");
     if (head.index >= head.count || ordered[head.index] != nullptr)
       return Corrupt(StrCat("piece ", head.index, " of ", head.count, " is there twice"));
     ordered[head.index] = &piece;
@@ -92,8 +92,8 @@ Result<std::vector<std::string>> SplitPieces(std::string_view bytes) {
   const size_t size =
       ZSTD_compress(compressed.data(), compressed.size(), bytes.data(), bytes.size(), kCompressionLevel);
   if (ZSTD_isError(size) != 0)
-    return Status(Code::kExhausted, StrCat("a routing table cannot be compressed: ", ZSTD_getErrorName(size),
-                                           "; give the controller more memory"));
+    return Status(Code::kExhausted, StrCat("a large message cannot be compressed: ", ZSTD_getErrorName(size),
+                                           "; give this process more memory"));
   const std::string_view rest(compressed.data(), size);
   PieceHead head{.count = static_cast<uint32_t>((size + kPayloadBytes - 1) / kPayloadBytes),
                  .raw_bytes = bytes.size(),
@@ -113,15 +113,16 @@ Result<std::string> JoinPieces(std::span<const std::string> pieces, size_t max_b
   }
   const PieceHead& head = read[0].head;
   if (head.raw_bytes > max_bytes)
-    return Status(Code::kExhausted, StrCat("a routing table of ", head.raw_bytes, " bytes; at most ",
-                                           max_bytes, " are accepted; use fewer engines or larger shards"));
+    return Status(Code::kExhausted,
+                  StrCat("a message in pieces would have ", head.raw_bytes, " bytes; at most ", max_bytes,
+                         " are accepted: register fewer and larger shards per rank"));
   WC_ASSIGN_OR_RETURN(const std::string compressed, Concatenate(read));
   if (ZSTD_getFrameContentSize(compressed.data(), compressed.size()) != head.raw_bytes)
     return Corrupt("their compressed size is not what they say");
   std::string out(head.raw_bytes, '\0');
   const size_t size = ZSTD_decompress(out.data(), out.size(), compressed.data(), compressed.size());
   if (ZSTD_isError(size) != 0 || size != out.size()) return Corrupt("they cannot be decompressed");
-  if (Hash64(out) != head.raw_hash) return Corrupt("the table they make has a wrong checksum");
+  if (Hash64(out) != head.raw_hash) return Corrupt("the message they make has a wrong checksum");
   return out;
 }
 

@@ -15,7 +15,9 @@
 namespace weightcast::plan {
 namespace {
 
-Status Offence(const std::string& message) { return {Code::kInternal, message + std::string(kReportBug)}; }
+Status Offence(const std::string& message) {
+  return {Code::kInternal, StrCat("the plan that weightcast made is wrong: ", message, kReportBug)};
+}
 
 /// Stands for no shard among those of a rank.
 constexpr uint32_t kNoShard = UINT32_MAX;
@@ -261,11 +263,13 @@ Status Verify(const PlanRequest& request, const RoutingTable& table) {
   WC_RETURN_IF_ERROR(CheckShape(request, table));
   const ExpectedFeeds feeds(request);
   if (const std::string name = feeds.TensorWithoutPartner(); !name.empty())
-    return Offence(StrCat("tensor '", name, "' has no partner and is not declared not sent"));
+    return Offence(
+        StrCat("it was made although tensor '", name, "' has no partner and is not declared not sent"));
   for (const Link& link : table.links()) {
     if (!feeds.Allows(link))
-      return Offence(StrCat("'", request.trainers.tensor(link.src_tensor).name, "' does not go to '",
-                            request.inference.tensor(link.dst_tensor).name, "' like this by the name rules"));
+      return Offence(StrCat("it sends '", request.trainers.tensor(link.src_tensor).name, "' to '",
+                            request.inference.tensor(link.dst_tensor).name,
+                            "' otherwise than the name rules say"));
   }
   const RoutesByTensor sorted = SortByTensor(table, request.inference.tensors());
   TensorVerifier verifier(request, table);

@@ -9,10 +9,10 @@
 namespace weightcast::protocol {
 namespace {
 
-Status CheckSize(std::string_view bytes) {
+Status CheckSize(std::string_view sender, std::string_view bytes) {
   if (bytes.size() <= kMaxMessageBytes) return Status::Ok();
-  return {Code::kProtocol, StrCat("a message of ", bytes.size(), " bytes; at most ", kMaxMessageBytes,
-                                  " are allowed: use the same weightcast on all hosts")};
+  return {Code::kProtocol, StrCat(sender, " sent a message of ", bytes.size(), " bytes; at most ",
+                                  kMaxMessageBytes, " are allowed: use the same weightcast on all hosts")};
 }
 
 uint8_t KindOf(std::string_view bytes) { return bytes.empty() ? 0 : static_cast<uint8_t>(bytes.front()); }
@@ -53,7 +53,7 @@ Status DecodeVariant(std::string_view sender, uint8_t first_kind, std::string_vi
 }  // namespace
 
 Result<WorkerMessage> DecodeWorkerMessage(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize(bytes));
+  WC_RETURN_IF_ERROR(CheckSize("a worker", bytes));
   WorkerMessage message;
   if (KindOf(bytes) == kHelloKind) {
     WC_ASSIGN_OR_RETURN(message, DecodeHello(bytes));
@@ -64,7 +64,7 @@ Result<WorkerMessage> DecodeWorkerMessage(std::string_view bytes) {
 }
 
 Result<ControllerMessage> DecodeControllerMessage(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize(bytes));
+  WC_RETURN_IF_ERROR(CheckSize("the controller", bytes));
   ControllerMessage message;
   if (KindOf(bytes) == kRefusedKind) {
     WC_ASSIGN_OR_RETURN(message, DecodeRefused(bytes));
@@ -75,14 +75,14 @@ Result<ControllerMessage> DecodeControllerMessage(std::string_view bytes) {
 }
 
 Result<ObserverMessage> DecodeObserverMessage(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize(bytes));
+  WC_RETURN_IF_ERROR(CheckSize("an observer", bytes));
   ObserverMessage message;
   WC_RETURN_IF_ERROR(DecodeVariant<void>("an observer", kFirstObserverKind, bytes, message));
   return message;
 }
 
 Result<ObserverReply> DecodeObserverReply(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize(bytes));
+  WC_RETURN_IF_ERROR(CheckSize("the controller", bytes));
   ObserverReply message;
   WC_RETURN_IF_ERROR(DecodeVariant<void>("the controller", kFirstReplyKind, bytes, message));
   return message;

@@ -15,6 +15,11 @@
 namespace weightcast::stream {
 namespace {
 
+/// Of one under way, before a newcomer takes its place: in any case, and while somebody has proven himself
+/// within kLeastTime.
+constexpr auto kLeastTime = std::chrono::milliseconds(100);
+constexpr auto kTimeOfWorkers = std::chrono::seconds(1);
+
 std::string PeerOf(int fd) {
   const auto peer = PeerAddressOf(fd);
   return peer.ok() ? peer->ToString() : "an unknown address";
@@ -52,13 +57,19 @@ void Handshakes::Add(UniqueFd fd) {
   options_.wake();
 }
 
-std::vector<UniqueFd> Handshakes::TakeWaiting(size_t most) {
+TimePoint Handshakes::room_at() const {
+  if (under_way_.size() < options_.most) return TimePoint::min();
+  const TimePoint began = under_way_.begin()->second.began;
+  return std::max(began + kLeastTime, std::min(began + kTimeOfWorkers, last_proven_ + kLeastTime));
+}
+
+UniqueFd Handshakes::TakeWaiting() {
   const std::lock_guard lock(mutex_);
-  const auto end = waiting_.begin() + static_cast<ptrdiff_t>(std::min(most, waiting_.size()));
-  std::vector<UniqueFd> taken(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
-  waiting_.erase(waiting_.begin(), end);
-  busy_ = !waiting_.empty();
-  return taken;
+  held_back_ = !waiting_.empty() && room_at() > Clock::now();
+  if (waiting_.empty() || held_back_) return UniqueFd();
+  UniqueFd fd = std::move(waiting_.front());
+  waiting_.pop_front();
+  return fd;
 }
 
 void Handshakes::Step() {
@@ -67,11 +78,18 @@ void Handshakes::Step() {
   std::array<epoll_event, kAtOnce> events{};
   const auto count = static_cast<size_t>(poller_.Wait(events, Duration::zero()));
   for (size_t i = 0; i < count; ++i) Continue(events[i].data.u64);
-  for (UniqueFd& fd : TakeWaiting(kAtOnce - count)) Begin(std::move(fd));
+  busy_ = true;
+  for (size_t i = count; i < kAtOnce && busy_; ++i) {
+    UniqueFd fd = TakeWaiting();
+    busy_ = fd.valid();
+    if (busy_) Begin(std::move(fd));
+  }
 }
 
 TimePoint Handshakes::deadline() const {
-  return under_way_.empty() ? kNever : under_way_.begin()->second.until;
+  if (under_way_.empty()) return kNever;
+  const TimePoint expires = under_way_.begin()->second.began + options_.patience;
+  return held_back_ ? std::min(expires, room_at()) : expires;
 }
 
 void Handshakes::Begin(UniqueFd fd) {
@@ -102,7 +120,7 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   one.connection = std::make_unique<Connection>(std::move(fd), std::move(session), options_.most_queued);
   one.member = judgement.identity->member;
   one.peer = peer;
-  one.until = Clock::now() + options_.patience;
+  one.began = Clock::now();
   one.connection->Take(sent);
   if (!one.connection->end().ok())
     return {Code::kPermission,
@@ -110,8 +128,7 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   WC_RETURN_IF_ERROR(one.connection->Flush());
   const uint64_t id = next_id_++;
   WC_RETURN_IF_ERROR(poller_.Add(one.connection->fd(), EPOLLIN, id));
-  if (half_open_.full()) End(half_open_.Victim());
-  half_open_.Add(id);
+  if (under_way_.size() >= options_.most) End(under_way_.begin()->first);
   under_way_.emplace(id, std::move(one));
   return Status::Ok();
 }
@@ -119,9 +136,9 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
 void Handshakes::Continue(uint64_t id) {
   const auto at = under_way_.find(id);
   if (at == under_way_.end()) return;  // Ended earlier in this step.
-  half_open_.Heard(id);
   if (!Advance(at->second)) return End(id);
   if (!at->second.connection->tls().established()) return;
+  last_proven_ = Clock::now();
   UnderWay one = std::move(at->second);
   poller_.Remove(one.connection->fd());
   End(id);
@@ -147,7 +164,6 @@ void Handshakes::Prove(UnderWay one) {
 }
 
 void Handshakes::End(uint64_t id) {
-  half_open_.Remove(id);
   const auto at = under_way_.find(id);
   if (at->second.connection != nullptr) poller_.Remove(at->second.connection->fd());
   under_way_.erase(at);
@@ -155,7 +171,8 @@ void Handshakes::End(uint64_t id) {
 
 void Handshakes::EndExpired() {
   const TimePoint now = Clock::now();
-  while (deadline() <= now) End(under_way_.begin()->first);
+  while (!under_way_.empty() && under_way_.begin()->second.began + options_.patience <= now)
+    End(under_way_.begin()->first);
 }
 
 }  // namespace weightcast::stream

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "base/half_open.h"
 #include "base/poller.h"
 #include "stream/connection.h"
 #include "stream/keys.h"
@@ -33,7 +33,7 @@ class Handshakes {
   };
   struct Options {
     std::shared_ptr<const ServerKeys> keys;
-    size_t most = 256;         ///< Under way. Above it one goes, first one that has said nothing.
+    size_t most = 256;         ///< Under way. Above it newcomers wait until the oldest goes (room_at).
     size_t most_waiting = 64;  ///< Handed over, not begun.
     size_t most_queued = 0;    ///< Of each connection.
     Duration patience{};
@@ -50,7 +50,7 @@ class Handshakes {
   void Step();
   /// More than this turn's share was there.
   [[nodiscard]] bool busy() const { return busy_; }
-  /// When the oldest has had its time.
+  /// When Step has something to do although fd() is silent.
   [[nodiscard]] TimePoint deadline() const;
 
  private:
@@ -58,11 +58,16 @@ class Handshakes {
     std::unique_ptr<Connection> connection;
     Member member;
     std::string peer;
-    TimePoint until;
+    TimePoint began;
   };
   Handshakes(Options options, TlsContext context)
-      : options_(std::move(options)), context_(std::move(context)), half_open_(options_.most) {}
-  [[nodiscard]] std::vector<UniqueFd> TakeWaiting(size_t most);
+      : options_(std::move(options)), context_(std::move(context)) {}
+  /// When one more may begin. Where as many are under way as may be, that is when the oldest has had its
+  /// time. While others prove themselves, those under way are workers of a large job whose hosts are busy:
+  /// they get more of it than strangers who replay what they have recorded.
+  [[nodiscard]] TimePoint room_at() const;
+  /// The one to be begun now; invalid when none waits or has room.
+  [[nodiscard]] UniqueFd TakeWaiting();
   void Begin(UniqueFd fd);
   Status BeginTls(UniqueFd& fd, const std::string& peer);
   void Continue(uint64_t id);
@@ -75,13 +80,14 @@ class Handshakes {
   Options options_;
   TlsContext context_;
   Poller poller_;
-  HalfOpen half_open_;
   std::map<uint64_t, UnderWay> under_way_;  ///< By age.
   uint64_t next_id_ = 1;
+  TimePoint last_proven_{};
   bool busy_ = false;
+  bool held_back_ = false;  ///< Some wait, and there is no room.
 
   std::mutex mutex_;
-  std::vector<UniqueFd> waiting_;
+  std::deque<UniqueFd> waiting_;
 };
 
 }  // namespace weightcast::stream

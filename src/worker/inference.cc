@@ -329,7 +329,8 @@ Result<Version> InferenceWorker::Wait(Version newer_than, TimePoint deadline) {
     const std::lock_guard lock(mutex_);
     if (shared_.needs_phases)
       return Status(Code::kInvalidArgument,
-                    "with loader landing Wait needs on_switch, or call Begin, Receive and Finish");
+                    "Wait was called with loader landing, but Register was given no on_switch; give it one, "
+                    "or call Begin, Receive and Finish");
   }
   while (true) {
     const Version served = version();

@@ -228,16 +228,22 @@ Status InferenceTransition::TooLate(const CallExpired& expired) const {
   switch (s_.step) {
     case Step::kNone:
     case Step::kRequested:
-      what = s_.part > 0   ? "the next group was not granted in time"
-             : s_.prepared ? "no newer version was published in time"
-                           : "the plan was not prepared in time";
+      what = s_.part > 0 ? "the controller did not begin the next group in time (weightcast info shows the "
+                           "state of each worker)"
+             : s_.prepared
+                 ? "no newer version was published in time"
+                 : "the plan was not prepared in time (weightcast info shows the state of each worker)";
       break;
     case Step::kCommitted:
-      what = "the other ranks of the engine have not all switched in time";
+      what =
+          "the other ranks of the engine have not all switched in time (weightcast info shows the state of "
+          "each worker)";
       break;
     case Step::kReady:
-      what = IsLastPart() ? "this rank has every byte, but others are not ready in time"
-                          : "this rank has the group, but other ranks of its engine have not";
+      what = IsLastPart() ? "this rank has every byte, but others are not ready in time (weightcast info "
+                            "shows the state of each worker)"
+                          : "this rank has the group, but other ranks of its engine have not (weightcast "
+                            "info shows the state of each worker)";
       break;
     case Step::kVerifying:
       what = "the checksums were not compared in time";
@@ -252,7 +258,7 @@ Status InferenceTransition::TooLate(const CallExpired& expired) const {
       if (!s_.abort_reason.ok()) what += StrCat(" after: ", s_.abort_reason.message());
       break;
     default:
-      what = "not every byte arrived in time";
+      what = "not every byte arrived in time (weightcast info shows the state of each worker)";
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
   if (s_.step == Step::kAborting && (!s_.fenced || s_.lent)) return {Code::kFenced, what};

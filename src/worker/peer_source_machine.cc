@@ -58,9 +58,9 @@ void Transition::operator()(const PeerSourceStart& event) {
   const StartOrder& start = event.start;
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch || !s_.prepared)
-    return Refuse(
-        start, Code::kCancelled,
-        StrCat("is not prepared to send in epoch ", start.update.epoch, "; the controller plans again"));
+    return Refuse(start, Code::kCancelled,
+                  StrCat("is not prepared to send by the plan of epoch ", start.update.epoch,
+                         "; the controller plans again"));
   if (event.held != start.version || event.held.number < 0) {
     return Refuse(
         start, Code::kUnavailable,

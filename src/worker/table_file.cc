@@ -24,7 +24,7 @@ Result<std::string> ReadWhole(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > plan::kMaxTableBytes)
     return Status(Code::kCorrupt, StrCat(path, " is not a routing table (", info.st_size,
-                                         " bytes); the controller writes it again with the next plan"));
+                                         " bytes); remove it, or set tables to a folder of its own"));
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t got = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
@@ -66,14 +66,19 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
   }
   const auto where = path.empty() ? std::string("the routing table") : StrCat("the routing table ", path);
   auto table = plan::DecodeRankTable(path.empty() ? plan.table : from_file);
-  if (!table.ok()) return Status(table.status().code(), StrCat(where, ": ", table.status().message()));
+  if (!table.ok()) {
+    const std::string& why = table.status().message();
+    return Status(table.status().code(), path.empty() ? why : StrCat(path, ": ", why));
+  }
   if (table->role != role || table->epoch != plan.epoch) {
     return Status(
         Code::kInvalidArgument,
         StrCat(where, " is of epoch ", table->epoch, " for a ",
                table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
-               ", not what the plan of epoch ", plan.epoch,
-               " promises; delete what is left there of earlier runs, or set tables to another folder"));
+               ", not what the plan of epoch ", plan.epoch, " promises",
+               path.empty()
+                   ? "; use the same weightcast on all hosts"
+                   : "; delete what is left there of earlier runs, or set tables to another folder"));
   }
   for (const int peer : table->peers) {
     if (static_cast<size_t>(peer) < plan.peers.size() &&

@@ -7,7 +7,6 @@
 using namespace weightcast::drivers::nvml;
 
 namespace {
-constexpr Return kNotSupported = 3;
 constexpr uint64_t kSentKib = 3;
 constexpr uint64_t kReceivedKib = 5;
 char first_gpu;

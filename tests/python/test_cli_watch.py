@@ -131,7 +131,7 @@ def test_dashes_are_for_programs_alone():
 def test_a_program_that_cannot_be_run_is_said():
     result = run("watch", *MARKER, "--per-iteration", "--", "/no/such/program", "x")
     assert result.returncode == 127
-    assert "weightcast: cannot run the program" in result.stderr
+    assert "weightcast: cannot run " in result.stderr
 
 
 def test_a_marker_that_never_comes_costs_one_line_and_keeps_the_exit_code():

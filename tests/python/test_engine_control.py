@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weightcast as wc
+from cli import BINARY, run
 
 SETTINGS = {"lease": 1, "connect_timeout": 5, "timeout": 20, "commit_timeout": 2}
 SIZE = 4096
@@ -53,10 +54,20 @@ class Engine:
             self.changed.notify_all()
 
     def wait_until_said(self, text: str) -> list[str]:
+        """The steps up to this one. What comes after it, perhaps before this thread runs again, is kept."""
         with self.changed:
-            assert self.changed.wait_for(lambda: text in self.said, 30), self.said
-            said, self.said = self.said, []
-        return said
+            if self.changed.wait_for(lambda: text in self.said, 30):
+                end = self.said.index(text) + 1
+                said, self.said = self.said[:end], self.said[end:]
+                return said
+        pytest.fail(f"{text!r} was not said; said was {self.said}\n{self._info()}")
+
+    def _info(self) -> str:
+        """What the controller knows."""
+        if not BINARY.exists():
+            return f"no {BINARY} to ask the controller with"
+        shown = run("info", "--controller", self.controller)
+        return shown.stdout + shown.stderr
 
     def _serve(self) -> None:
         while not self.over.is_set():

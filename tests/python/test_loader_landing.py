@@ -119,7 +119,7 @@ def test_phases_with_commit_and_served(job):
     publish, inference = job
     engine = Engine()
     inference.register(engine.tensors(), landing="loader", unwanted="{**}")
-    with pytest.raises(wc.InvalidArgument, match="needs on_switch"):
+    with pytest.raises(wc.InvalidArgument, match="was given no on_switch"):
         inference.wait(timeout=1)
     update = publish(1)
     inference.begin()

@@ -159,7 +159,7 @@ def test_who_waits_looks_why_engines_have_no_work(queue):
             queue.take(1, 0, PATIENCE, check)
         engine.ask(0, {})
         assert engine.next(PATIENCE)["type"] == "item"
-        with pytest.raises(wc.TimedOut, match="; with a"):
+        with pytest.raises(wc.TimedOut, match="; see the logs of a, or raise --timeout"):
             queue.take(1, 0, 3 * LEASE, check)
 
 

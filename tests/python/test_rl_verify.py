@@ -79,7 +79,7 @@ def test_one_that_comes_meanwhile_is_not_waited_for(telemetry):
 
 def test_one_that_stays_and_says_nothing_is_named(telemetry):
     say(telemetry, "a")
-    with pytest.raises(wc.TimedOut, match="version 3: no digests within 0.3 s of b"):
+    with pytest.raises(wc.TimedOut, match="version 3: no digests from b within 0.3 s"):
         telemetry.compare(3, OURS, lambda: ["a", "b"], 0.3)
 
 

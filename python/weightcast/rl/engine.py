@@ -115,7 +115,7 @@ class WaysWeights(Weights):
         for name, tensor in self._module.state_dict().items():
             if not torch.equal(tensor.view(torch.uint8), self._copy[name].view(torch.uint8)):
                 raise Corrupt(
-                    f"version {version}: {name} came otherwise by '{way}' than the engine has it; "
+                    f"version {version}: '{way}' brought other bytes of {name} than the engine has loaded; "
                     "please report this as a bug"
                 )
         for tensor in self._copy.values():
@@ -178,7 +178,7 @@ class Engine:
             item = item_of(order)
             self._queue.bring(item, self._generate(item), self._telemetry())
         else:
-            raise other_release(f"the rollout queue sends an order of type '{order['type']}'")
+            raise other_release(f"the rollout queue sends an order of the unknown type '{order['type']}'")
 
     def _telemetry(self) -> dict[str, Any]:
         digests, self._digests = self._digests, {}

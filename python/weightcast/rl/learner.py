@@ -122,7 +122,9 @@ class Learner:
         learning_rate: Callable[[int], float] | None = None,
     ) -> None:
         if objective.algorithm not in ALGORITHMS:
-            raise InvalidArgument(f"algorithm {objective.algorithm!r} is none of {', '.join(ALGORITHMS)}")
+            raise InvalidArgument(
+                f"there is no algorithm {objective.algorithm!r}; choose one of {', '.join(ALGORITHMS)}"
+            )
         if objective.algorithm == "ppo" and value_head is None:
             raise InvalidArgument("PPO needs a value head; make the model with one, or choose grpo")
         if objective.kl_coefficient and reference is None:

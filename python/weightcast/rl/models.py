@@ -56,7 +56,7 @@ class FolderTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         if tokenizer.eos_token_id is None:
             raise InvalidArgument(
-                "the tokenizer has no end of sequence; set eos_token in tokenizer_config.json"
+                "the tokenizer has no token for the end of a sequence; set eos_token in tokenizer_config.json"
             )
         self._tokenizer = tokenizer
         self.bos: int | None = tokenizer.bos_token_id
@@ -270,8 +270,8 @@ def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:
     if any((folder / name).is_file() for name in names):
         try:
             tokenizer = FolderTokenizer(AutoTokenizer.from_pretrained(folder, local_files_only=True))
-        except InvalidArgument:
-            raise
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{folder}: {error}") from None
         except Exception as error:
             raise InvalidArgument(
                 f"the tokenizer of {folder} cannot be loaded: {_one_line(error)}; "

@@ -124,15 +124,15 @@ class Iteration:
         return {**asdict(self), "transfers": [one.as_json() for one in self.transfers]}
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Iteration:
-        """`InvalidArgument` if it is no such object."""
+    def from_json(cls, entry: Mapping[str, Any], folder: pathlib.Path) -> Iteration:
+        """`InvalidArgument` if it is no such object. folder: the run's, for the message."""
         try:
             known = {one.name: entry[one.name] for one in fields(cls) if one.name != "transfers"}
             return cls(**known, transfers=tuple(Transfer.from_json(one) for one in entry["transfers"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
-                f"an iteration of the report has no good {error}: it was changed, or is of another release; "
-                "name another folder"
+                f"{folder / ITERATIONS} has an iteration without a good {error}: the file was changed, or is "
+                "of another release; name another folder"
             ) from None
 
     def scalars(self) -> dict[str, float]:
@@ -165,7 +165,7 @@ def _is_past(entry: Mapping[str, Any], last: int, end: float) -> bool:
 
 def read_iterations(folder: pathlib.Path) -> list[Iteration]:
     """Of a run's folder; empty if there is no report."""
-    return [Iteration.from_json(entry) for entry in read_lines(folder / ITERATIONS)]
+    return [Iteration.from_json(entry, folder) for entry in read_lines(folder / ITERATIONS)]
 
 
 def read_timeline(folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -229,7 +229,7 @@ class Report:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             kept = keep_lines(folder / ITERATIONS, lambda entry: entry["iteration"] <= last)
-            self.history = [Iteration.from_json(entry) for entry in kept]
+            self.history = [Iteration.from_json(entry, folder) for entry in kept]
             end = max((entry["at_s"] for entry in kept), default=0.0)
             self._spans = keep_lines(folder / TIMELINE, lambda entry: _is_past(entry, last, end))
             self._written = len(self._spans)

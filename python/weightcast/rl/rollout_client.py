@@ -183,7 +183,7 @@ class RolloutClient:
     def _receive(self, timeout: float) -> dict[str, Any] | None:
         """The queue's next message, if it does not end everything; None: there is none in this time."""
         deadline = time.monotonic() + timeout
-        while (data := self._whole()) is None:
+        while (message := self._message()) is None:
             poller = select.poll()
             poller.register(self._socket, select.POLLIN)
             if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
@@ -202,7 +202,6 @@ class RolloutClient:
                 )
             self._heard = time.monotonic()
             self._in += more
-        message = unpack(data)
         if message["type"] == "end":
             raise EndOfRun(str(message.get("reason") or ""))
         if message["type"] == "refused":
@@ -210,8 +209,16 @@ class RolloutClient:
             raise InvalidArgument(f"the rollout queue {self._address} refuses this process: {reason}")
         return message
 
+    def _message(self) -> dict[str, Any] | None:
+        """One that has come whole."""
+        try:
+            data = self._whole()
+            return None if data is None else unpack(data)
+        except ProtocolError as error:
+            raise ProtocolError(f"the rollout queue {self._address}: {error}") from None
+
     def _whole(self) -> bytes | None:
-        """A message that has come whole."""
+        """The bytes of a message that has come whole."""
         if len(self._in) < LENGTH.size:
             return None
         end = LENGTH.size + length_of(bytes(self._in[: LENGTH.size]), MOST_BYTES)

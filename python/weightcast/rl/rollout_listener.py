@@ -65,8 +65,9 @@ class Refusals:
 class Stranger:
     """A connection that has proven nothing. Each of its messages comes in one piece, as small ones do."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, address: str) -> None:
         self.socket = connected
+        self.address = address
         connected.setblocking(False)
         self._in = b""
 
@@ -136,13 +137,13 @@ class Listener:
         """Seconds in which another try is of no use."""
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                connected, _ = self._listener.accept()
+                connected, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 break
             except OSError as error:
                 self.refusals.add(f"new connections for a moment: {error.strerror}")
                 return _WITHOUT_DESCRIPTORS
-            self._meet(Stranger(connected))
+            self._meet(Stranger(connected, f"{peer[0]}:{peer[1]}"))
         return 0.0
 
     def _meet(self, stranger: Stranger) -> None:
@@ -182,10 +183,13 @@ class Listener:
             return
         except (OSError, EOFError, asyncio.TimeoutError, asyncio.CancelledError):
             if not self._ended:
-                self.refusals.add("a connection that does not prove the job token")
+                self.refusals.add(
+                    f"a process at {stranger.address}, which does not prove the job token; "
+                    "give all processes one WEIGHTCAST_TOKEN"
+                )
         except Exception as error:
             reason = str(error) if isinstance(error, ProtocolError) else f"its message is malformed: {error}"
-            self.refusals.add(f"a stranger: {reason}")
+            self.refusals.add(f"a process at {stranger.address}: {reason}")
             stranger.say(type="refused", reason=reason)
         stranger.socket.close()
 

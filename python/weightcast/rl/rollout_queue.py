@@ -241,7 +241,8 @@ class RolloutQueue:
         peer = _Peer(known.name, known.role, writer)
         with self._changed:
             for other in [one for one in self._peers if (one.name, one.role) == (peer.name, peer.role)]:
-                other.send(type="refused", reason=f"another {peer.role} named {peer.name} has come")
+                reason = f"another {peer.role} process named {peer.name} has come; give each its own name"
+                other.send(type="refused", reason=reason)
                 self._lose(other, "it has been started again")
             self._peers.append(peer)
         clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
@@ -289,7 +290,7 @@ class RolloutQueue:
         elif peer.role == "inference" and kind == "done":
             self._on_done(message)
         elif kind != "alive":
-            raise other_release(f"a {peer.role} sends a message of type '{kind[:32]}'")
+            raise other_release(f"it sent a message of type '{kind[:32]}', which no {peer.role} sends")
         telemetry = message.get("telemetry")
         if isinstance(telemetry, dict) and telemetry:
             self._telemetry(peer.name, telemetry)
@@ -365,6 +366,7 @@ class RolloutQueue:
 
     def _missing(self) -> str:
         away = {peer.item.key: peer.name for peer in self._peers if peer.item is not None}
-        held = f"; with {', '.join(sorted(set(away.values())))}" if away else ""
+        names = ", ".join(sorted(set(away.values())))
+        advice = f"see the logs of {names}, or raise --timeout" if away else "start engines"
         items = f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine"
-        return f"{items}, {len(self.engines())} engines are here{held}"
+        return f"{items}, {len(self.engines())} engines are here; {advice}"

@@ -85,7 +85,8 @@ class Telemetry:
         if silent & here:
             names = ", ".join(sorted(silent & here))
             raise TimedOut(
-                f"version {version}: no digests within {timeout:g} s of {names}; do these engines run?"
+                f"version {version}: no digests from {names} within {timeout:g} s; "
+                "check that these engines run, and see their logs"
             )
         return len(said)
 

@@ -71,7 +71,7 @@ def _check_drafter(place: Place, vllm_config: Any, drafter: Any) -> None:
     if getattr(drafter, "model", None) is None:
         raise InvalidArgument(
             f"trainers of model {place.draft!r} are to update a draft, but there is none here: give "
-            "vLLM a --speculative-config with a draft model, and VLLM_PLUGINS=weightcast: the front end leads"
+            "vLLM a --speculative-config with a draft model, and its front end VLLM_PLUGINS=weightcast"
         )
     method = vllm_config.speculative_config.method
     if method != "draft_model":

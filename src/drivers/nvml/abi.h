@@ -10,6 +10,7 @@ namespace weightcast::drivers::nvml {
 using Return = int;
 using Device = struct DeviceObject*;
 inline constexpr Return kSuccess = 0;
+inline constexpr Return kNotSupported = 3;
 
 /// NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX: payload in KiB.
 inline constexpr uint32_t kNvlinkDataSent = 138;

@@ -66,9 +66,11 @@ class LoadedNvml final : public Nvml {
 
   [[nodiscard]] Status Failed(const char* what, Return result) const {
     const char* const text = symbols_.error_string(result);
-    return {Code::kUnavailable, StrCat("NVIDIA's library gives no counts of NVLink: ", what, ": ",
-                                       text != nullptr ? text : "an error without a text",
-                                       "; check with nvidia-smi that the driver works")};
+    return {Code::kUnavailable,
+            StrCat("NVIDIA's library gives no counts of NVLink: ", what, ": ",
+                   text != nullptr ? text : "an error without a text",
+                   result == kNotSupported ? "; this GPU or its driver counts none, and nothing is to be done"
+                                           : "; check with nvidia-smi that the driver works")};
   }
 
  private:

@@ -131,7 +131,8 @@ Status Channel::Send(std::string_view bytes, std::span<const int> fds) {
   Incoming kept{.bytes = std::string(bytes), .fds = {}};
   for (const int fd : fds) {
     kept.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (!kept.fds.back().valid()) return ChannelError("cannot keep a descriptor for the peer", kSeePeer);
+    if (!kept.fds.back().valid())
+      return ChannelError("cannot keep a descriptor until the peer reads its messages", kMoreFiles);
   }
   waiting_.push_back(std::move(kept));
   return Status::Ok();

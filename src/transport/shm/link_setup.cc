@@ -148,7 +148,7 @@ void Link::OnChannel() {
 Status Link::OnHello(const Channel::Incoming& message) {
   WC_ASSIGN_OR_RETURN(const Hello hello, DecodeHello(message.bytes));
   if (hello.cookie != cookie_ || hello.incarnation != peer_ || message.fds.size() != 2) {
-    return {Code::kProtocol, "another process answered over shared memory than was asked"};
+    return {Code::kProtocol, "it sent a hello over shared memory that is not of this link"};
   }
   WC_ASSIGN_OR_RETURN(auto inbox, MapPeer(message.fds[0].get(), 0, sizeof(Inbox), /*writable=*/true));
   WC_ASSIGN_OR_RETURN(auto fence, MapPeer(message.fds[1].get(), 0, sizeof(FencePage), /*writable=*/false));

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "transport/shm/copy.h"
 #include "transport/shm/sender.h"
 
@@ -23,7 +24,10 @@ Sender::Step Sender::Move(Pending& pending, PeerRegion& region, Budget& budget) 
   std::byte* const here = LocalAt(pending, size);
   if (here == nullptr) return Refuse(pending, Code::kInvalidArgument);
   const uint64_t offset = op.remote_offset + pending.done;
-  if (!region.mapping->Prepare(offset, size).ok()) return Refuse(pending, Code::kExhausted);
+  if (const Status present = region.mapping->Prepare(offset, size); !present.ok()) {
+    WC_LOG_LIMITED(kError, "shm: ", present.message());
+    return Refuse(pending, Code::kExhausted);
+  }
   std::byte* const there = region.mapping->data() + offset;
 
   const bool write = op.kind == OpKind::kWrite;

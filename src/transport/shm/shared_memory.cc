@@ -17,6 +17,8 @@ namespace {
 #endif
 
 constexpr std::string_view kMakeRoom = "; end something, or raise the limits of memory and open files";
+constexpr std::string_view kNoSeals =
+    "; let kernel and sandbox seal files of memfd_create, or leave shm out by the setting transport";
 
 Status TooMuch(size_t size, std::string_view why) {
   return {Code::kExhausted,
@@ -83,7 +85,7 @@ Result<SharedPages> CreateShared(size_t size, bool read_only_for_peers) {
   // Kernels before 5.1 do not know the first seal: peers then merely promise not to write.
   if (fcntl(pages.fd.get(), F_ADD_SEALS, kSize | only_reading) != 0 &&
       fcntl(pages.fd.get(), F_ADD_SEALS, kSize) != 0) {
-    return TooMuch(size, StrCat("its size could not be sealed: ", ErrnoText(errno), kMakeRoom));
+    return TooMuch(size, StrCat("its size could not be sealed: ", ErrnoText(errno), kNoSeals));
   }
   return pages;
 }

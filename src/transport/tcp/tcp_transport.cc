@@ -241,8 +241,8 @@ Status TcpTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach r
 void TcpTransport::Revoke(LinkId link, const GrantName& grant) {
   if (GrantTable::IsStanding(grant)) {
     WC_LOG(kError,
-           "tcp: a region that peers may write at any time was asked to end its grant, which has no effect; "
-           "close the region instead");
+           "tcp: a region that peers may write at any time was asked to end its grant, which has no effect",
+           kReportBug);
     return;
   }
   if (Link* found = Find(link); found != nullptr) return found->Revoke(grant);

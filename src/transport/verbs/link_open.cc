@@ -96,8 +96,9 @@ std::string Link::WhyNoneIsUp() const {
 std::string Link::ReasonNoneFits(const Offer& offer) const {
   const auto up = std::ranges::find_if(nics_, [](const auto& nic) { return nic->up(); });
   if (up == nics_.end()) return WhyNoneIsUp();
-  return StrCat("none of the peer's RDMA ports can be reached from one of ours; of the first ones, ",
-                WhyApart(offer.nics.front().address, (*up)->address()));
+  return StrCat(
+      "none of the peer's RDMA ports can be reached from one of ours; the peer's first one and our ",
+      (*up)->name(), ": ", WhyApart(offer.nics.front().address, (*up)->address()));
 }
 
 /// For each NIC of the offer one of ours that it reaches. On one subnet if any pair is; those that this link,

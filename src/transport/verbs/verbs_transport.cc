@@ -216,8 +216,8 @@ Status VerbsTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach
 void VerbsTransport::Revoke(LinkId link, const GrantName& grant) {
   if (GrantTable::IsStanding(grant)) {
     WC_LOG(kError,
-           "verbs: a region that peers may write at any time was asked to end its grant, which has no "
-           "effect; close the region instead");
+           "verbs: a region that peers may write at any time was asked to end its grant, which has no effect",
+           kReportBug);
     return;
   }
   if (Link* found = Find(link); found != nullptr) return found->Revoke(grant);

@@ -270,7 +270,8 @@ TEST(MachineFault, ARankThatHasNotFencedIsNotGrantedAnew) {
   c.Fire(TimerKind::kFence);
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["b"][0]).number, 2) << "others do not wait for ever";
-  EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 0 still fences off update 1.0"));
+  EXPECT_THAT(c.LastDone().reason.message(),
+              HasSubstr("engine a rank 0 still waits for the end of a write of update 1.0"));
   // Once fenced, it takes part again.
   c.processes[c.engines["a"][0]].outbox.push_back(protocol::Aborted{
       .update = {.term = c.config.term, .epoch = 1, .sequence = 1, .attempt = 0}, .lost = true});

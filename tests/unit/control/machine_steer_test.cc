@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "base/strings.h"
 #include "unit/control/cluster.h"
 
 // Engines with an EngineControl. That nothing happens before its turn is checked by the simulator at every
@@ -156,6 +159,40 @@ TEST(MachineSteer, ItIsNotUpdatedWhileItsControlIsGone) {
   c.Settle();
   EXPECT_EQ(c.Served(c.a()).number, 2) << "from engine b";
   EXPECT_TRUE(c.processes[c.control].admitted);
+}
+
+/// Whatever the update, the plan and the engine have come to when one goes and the other comes.
+TEST(MachineSteer, ANewControlBringsWhatTheEngineHasMissedInEveryOrder) {
+  for (const auto landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
+    for (uint32_t seed = 0; seed < 400; ++seed) {
+      SCOPED_TRACE(StrCat("seed ", seed));
+      Steered c;
+      c.StartSteered(landing);
+      c.PublishAll(1);
+      c.Settle();
+      std::mt19937 random(seed);
+      const auto advance = [&](uint32_t steps) {
+        while (steps-- > 0) {
+          const bool fires = c.Armed(TimerKind::kPlan) && random() % 4 == 0;
+          if (fires || !c.StepRandom(random)) {
+            if (c.Armed(TimerKind::kPlan)) c.Fire(TimerKind::kPlan);
+          }
+        }
+      };
+      if (random() % 2 == 0) c.PublishAll(2);
+      advance(random() % 40);
+      c.Do(Said{c.control, protocol::Leave{}});
+      if (c.processes[c.trainers[0]].published.size() == 1) c.PublishAll(2);
+      advance(random() % 40);
+      c.control = c.JoinControl("a");
+      advance(random() % 40);
+      c.Settle();
+      for (size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(c.Served(c.a(rank)).number, 2);
+      EXPECT_TRUE(c.processes[c.control].admitted && !c.processes[c.control].paused);
+      EXPECT_EQ(c.processes[c.control].settled.number, 2);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
 }
 
 TEST(MachineSteer, ADeathInTheMiddleIsTheEnginesAlone) {

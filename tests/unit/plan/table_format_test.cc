@@ -236,7 +236,7 @@ TEST(PiecesTest, WhatIsMissingTwiceOrForeignIsRefused) {
   EXPECT_EQ(why({}).code(), Code::kCorrupt);
   EXPECT_THAT(why({pieces[0], pieces[1]}).message(), HasSubstr("2 of 3"));
   EXPECT_THAT(why({pieces[0], pieces[1], pieces[1]}).message(), HasSubstr("twice"));
-  EXPECT_THAT(why({pieces[0], others[1], pieces[2]}).message(), HasSubstr("different tables"));
+  EXPECT_THAT(why({pieces[0], others[1], pieces[2]}).message(), HasSubstr("different messages"));
   EXPECT_THAT(why({pieces[0], "rubbish", pieces[2]}).message(), HasSubstr("not a piece"));
   std::string changed = pieces[1];
   changed[kMaxPieceBytes / 2] = static_cast<char>(changed[kMaxPieceBytes / 2] + 1);

@@ -55,7 +55,8 @@ class TestServer {
   /// Called on the server's thread after it is kept.
   std::function<void(const Told&)> also = {};
 
-  void Start(size_t most_queued = size_t{4} << 20, Duration patience = 20s, uint32_t version = kVersion) {
+  void Start(size_t most_queued = size_t{4} << 20, Duration patience = 20s, uint32_t version = kVersion,
+             size_t most_handshakes = 256) {
     auto server = StreamServer::Start(
         {.host = "127.0.0.1",
          .version = version,
@@ -63,6 +64,7 @@ class TestServer {
          .lease = kLong,
          .most_queued = most_queued,
          .patience = patience,
+         .most_handshakes = most_handshakes,
          .handlers = {.on_open = [this](const auto& stream) { Keep({"open", stream}); },
                       .on_message = [this](const auto& stream,
                                            std::string body) { Keep({"message", stream, std::move(body)}); },

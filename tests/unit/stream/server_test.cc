@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "fixture.h"
 #include "stream/frame.h"
 
@@ -281,6 +285,27 @@ TEST(StreamServer, TellsOfRoomSoThatLargeMessagesNeedNoLargeQueue) {
     ASSERT_EQ(event.body.size(), piece.size());
   }
   (*server)->Stop();
+}
+
+TEST(StreamServer, ShakesHandsWithFarMoreThanItDoesAtOnce) {
+  constexpr int kThreads = 8;
+  constexpr int kEach = 16;
+  TestServer server;
+  server.Start(size_t{4} << 20, 20s, kVersion, /*most_handshakes=*/2);
+  std::vector<std::thread> threads;
+  std::atomic<int> connected{0};
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&] {
+      for (int j = 0; j < kEach; ++j) {
+        const auto client = NewClient();
+        const Status status = ConnectStream(*client, server.address(), TokenOf({Role::kTrainer}));
+        EXPECT_TRUE(status.ok()) << status.ToString();
+        connected += status.ok() ? 1 : 0;
+        client->Abort();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(connected, kThreads * kEach);
 }
 
 TEST(StreamServer, StopsWithStreamsOpen) {
