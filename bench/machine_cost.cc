@@ -92,12 +92,12 @@ class Cluster {
   Cost Update() {
     cost_ = {};
     for (SessionId session = 1; session <= size_.trainers; ++session)
-      Say(session, protocol::Published{.number = 1, .run = state_.run});
+      Say(session, protocol::Published{.number = 1, .run = state_.runs.run});
     Settle();
     return cost_;
   }
 
-  [[nodiscard]] bool Served() const { return !state_.update && state_.committed.number == 1; }
+  [[nodiscard]] bool Served() const { return !state_.updates.open && state_.updates.committed.number == 1; }
 
  private:
   void Attach(protocol::WorkerName name, uint32_t world_size) {
@@ -167,7 +167,7 @@ class Cluster {
     } else if (const auto* commit = std::get_if<protocol::Commit>(&message)) {
       Say(to, protocol::Committed{.update = commit->update});
     } else if (const auto* serve = std::get_if<protocol::Serve>(&message)) {
-      Say(to, protocol::Serving{.update = serve->update, .version = state_.update->version});
+      Say(to, protocol::Serving{.update = serve->update, .version = state_.updates.open->version});
     }
   }
   void Started(const protocol::Start& start, uint32_t destination) {

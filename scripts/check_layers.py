@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the layers: who may include and import whom, no transport by another, no long files."""
+"""Checks the layers: who may include and import whom, no transport by another, no long files.
+
+Of the controller's machine: no rule sees the state of another (docs/architecture.md).
+"""
 
 import ast
 import pathlib
@@ -63,6 +66,31 @@ BOUND = {"control/token.h", "p2p/engine.h", "worker/registration.h"}
 HEAVY = re.compile(r"<(spdlog|fmt|nlohmann|CLI|boost)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 MAX_LINES = 600
+CONTROL = ROOT / "src" / "control"
+# The rules of the controller's machine: NAME_rule.h and .cc, the slice of the state NAME_state.h, more files.
+RULES: dict[str, list[str]] = {
+    "membership": ["hello_check.h", "hello_check.cc"],
+    "run": [],
+    "plan": [],
+    "publication": [],
+    "steering": [],
+    "opening": [],
+    "update": [],
+    "engine": ["engine_state.cc"],
+    "rank": ["rank_state.cc"],
+    "deadline": [],
+    "repair": [],
+}
+# Every slice: the machine that makes the rules, the hash and the view of its state, and the shell around it.
+SEES_ALL = {
+    "machine_state.h",
+    "machine.h",
+    "machine_fingerprint.cc",
+    "machine_view.cc",
+    "controller_machine.h",
+    "update_recorder.h",
+}
+MAX_METHODS = 25
 PACKAGE = ROOT / "python" / "weightcast"
 # Modules that docs/api.md has as public, beside the names that `import weightcast` gives.
 PUBLIC_MODULES = {"collective", "torch"}
@@ -99,6 +127,60 @@ def check_source(path: pathlib.Path) -> list[str]:
     if path.suffix == ".h" and HEAVY.search(text):
         problems.append("a heavy header (spdlog, fmt, nlohmann, CLI11, Boost) in a header")
     return problems
+
+
+def reached(header: str) -> set[str]:
+    """The headers of src/control that it includes, also by others."""
+    found, new = set(), [header]
+    while new:
+        name = new.pop()
+        if name in found:
+            continue
+        found.add(name)
+        text = (CONTROL / name).read_text()
+        new += [
+            one.split("/")[1]
+            for kind, one in INCLUDE.findall(text)
+            if kind == '"' and one.startswith("control/")
+        ]
+    return found - {header}
+
+
+def methods_of(text: str) -> int:
+    """How many methods a rule's header declares, but for its constructor."""
+    text = re.sub(r"//[^\n]*", "", text)
+    name, body = re.findall(r"class (\w+) final[^{]*\{(.*)\n\};", text, re.DOTALL)[0]
+    declared = re.findall(
+        r"(?:^|[;{}:])\s*(?:\[\[nodiscard\]\]\s*)?[\w:<>,&*\s]*?[\w>&*]\s+[&*]?(\w+)\(", body
+    )
+    return sum(one != name for one in declared)
+
+
+def check_rules() -> list[str]:
+    """No rule of the controller's machine can name the state of another, and none has friends."""
+    slices = {f"{rule}_state.h": rule for rule in RULES}
+    owner = {f"{rule}{end}": rule for rule in RULES for end in ("_rule.h", "_rule.cc", "_state.h")}
+    owner |= {file: rule for rule, files in RULES.items() for file in files}
+    problems = []
+    for path in sorted(CONTROL.iterdir()):
+        if path.suffix not in (".h", ".cc") or path.name in SEES_ALL:
+            continue
+        own = owner.get(path.name)
+        text = path.read_text()
+        direct = {one.split("/")[1] for _, one in INCLUDE.findall(text) if one.startswith("control/")}
+        seen = reached(path.name) if own else direct
+        theirs = [one for one in sorted(seen) if one == "machine_state.h" or slices.get(one, own) != own]
+        theirs += [one for one in sorted(seen) if own and one.endswith("_rule.h") and owner.get(one) != own]
+        if theirs:
+            problems.append(f"{path.name} sees {', '.join(theirs)}: rules meet in rules.h alone (RULES here)")
+        if own and re.search(r"\bfriend\s+(class|struct)\b", text):
+            problems.append(f"{path.name} has a friend: a rule's state is its own")
+        if path.name.endswith("_rule.cc") and re.search(r"\broster_\.Change\(", text):
+            problems.append(f"{path.name} calls Roster::Change: name the change in roster_changes.h")
+        if path.name.endswith("_rule.h") and (count := methods_of(text)) > MAX_METHODS:
+            problems.append(f"{path.name} has {count} methods, at most {MAX_METHODS}: split the rule")
+    missing = [file for file in owner if not (CONTROL / file).exists()]
+    return [f"src/control/{problem}" for problem in problems + [f"{file} is not there" for file in missing]]
 
 
 def check_public(path: pathlib.Path) -> list[str]:
@@ -169,6 +251,7 @@ def main() -> int:
                 problems += [f"{path.relative_to(ROOT)}: {problem}" for problem in check(path)]
     for path in sorted(PACKAGE.rglob("*.py")):
         problems += [f"{path.relative_to(ROOT)}: {problem}" for problem in check_python(path)]
+    problems += check_rules()
     for top in ("src", "include", "tools", "python", "tests", "bench", "examples"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in (".h", ".cc", ".py") and (lines := path.read_text().count("\n")) > MAX_LINES:

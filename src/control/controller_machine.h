@@ -1,5 +1,6 @@
 #pragma once
 
+#include "control/machine_config.h"
 #include "control/machine_events.h"
 #include "control/machine_state.h"
 #include "protocol/messages.h"

@@ -157,7 +157,7 @@ void Core::Do(Model& model, MakePlan& action) {
               .model = model.name,
               .term = config_.term,
               .epoch = action.epoch,
-              .run = model.state.run,
+              .run = model.state.runs.run,
               .strategy = plan::StrategyFromName(settings_.strategy).value_or(plan::Strategy::kBalanced),
               .memory = settings_.plan_memory,
               .tables = settings_.tables,

@@ -169,8 +169,9 @@ void Core::Resume(Session& session, const std::shared_ptr<WorkerStream>& stream)
   session.stream = stream;
   session.heard = Clock::now();
   by_stream_[stream.get()] = session.id;
-  Welcome(session,
-          {.term = config_.term, .run = session.model->state.run, .lease_seconds = Seconds(config_.lease)});
+  Welcome(
+      session,
+      {.term = config_.term, .run = session.model->state.runs.run, .lease_seconds = Seconds(config_.lease)});
   stream->Bind(session.link);
   Apply(*session.model, Resumed{session.id});
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "control/machine_state.h"
+#include "control/members.h"
 #include "protocol/messages.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
@@ -31,7 +31,7 @@ struct TimerId {
   friend auto operator<=>(const TimerId&, const TimerId&) = default;
 };
 
-// --- Events -------------------------------------------------------------------------------------
+// --- Events ---------------------------------------------------------------------------------------------
 
 /// A new session. The shell has told apart the same session on a new stream (Resumed).
 struct Attached {
@@ -67,7 +67,7 @@ struct PlanFailed {
 };
 using Event = std::variant<Attached, StreamBroken, Resumed, Gone, Said, TimerFired, PlanMade, PlanFailed>;
 
-// --- Actions, to be done in order ---------------------------------------------------------------
+// --- Actions, to be done in order -----------------------------------------------------------------------
 
 /// Done.seconds is the shell's to fill in: the machine has no clock.
 struct Send {

@@ -1,15 +1,18 @@
 #include <algorithm>
 
+#include "base/strings.h"
 #include "control/controller_machine.h"
-#include "control/machine.h"
+#include "control/roster_facts.h"
 
 namespace weightcast::control {
 
-std::string_view Machine::Phase() const {
-  if (s_.update) {
+namespace {
+
+std::string_view PhaseOf(const MachineState& state) {
+  if (state.updates.open) {
     // The engine that is least far tells.
     EngineStep least = EngineStep::kDone;
-    for (const Target& target : s_.update->targets) least = std::min(least, target.step);
+    for (const Target& target : state.engines.targets) least = std::min(least, target.step);
     switch (least) {
       case EngineStep::kSourceless:
         return "repairing";
@@ -28,33 +31,22 @@ std::string_view Machine::Phase() const {
         return "serving";
     }
   }
-  switch (s_.plan.phase) {
+  switch (state.plan.phase) {
     case PlanPhase::kPlanning:
       return "planning";
     case PlanPhase::kPreparing:
       return "connecting";
     case PlanPhase::kPrepared:
-      return s_.plan.stale ? "planning" : "planned";
+      return state.plan.stale ? "planning" : "planned";
     case PlanPhase::kNone:
       break;
   }
   return "waiting for workers";
 }
 
-std::string_view NameOf(EngineStep step) {
-  static constexpr std::string_view kNames[] = {"sourceless", "pausing", "granting",   "granted",  "writing",
-                                                "ready",      "halting", "committing", "settling", "serving",
-                                                "admitting",  "done",    "out"};
-  static_assert(std::size(kNames) == static_cast<size_t>(EngineStep::kOut) + 1);
-  return kNames[static_cast<size_t>(step)];
-}
-
-namespace {
-
 /// "admitted"; "pausing"; "pause failed"; "gone"; empty without an EngineControl.
-std::string ControlText(const Group& group) {
-  const Steering& control = group.steering;
-  if (control.session == 0) return group.controlled ? "gone" : "";
+std::string ControlText(const Group& group, const SteeringOrder& control) {
+  if (group.control.session == 0) return group.controlled ? "gone" : "";
   if (control.failed) return StrCat(protocol::NameOf(control.move), " failed");
   static constexpr std::string_view kDone[] = {"paused", "settled", "admitted", "evicted"};
   static constexpr std::string_view kDoing[] = {"pausing", "settling", "admitting", "evicting"};
@@ -64,24 +56,21 @@ std::string ControlText(const Group& group) {
 
 }  // namespace
 
-protocol::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
-  Actions none;
-  // A machine that is const changes nothing.
-  const Machine machine(config, const_cast<MachineState&>(state), none);
+protocol::ModelView ViewOf(const MachineConfig&, const MachineState& state) {
   protocol::ModelView view;
   view.epoch = state.plan.epoch;
-  view.phase = machine.Phase();
-  view.version = state.committed;
-  if (state.update) view.update = state.update->id;
+  view.phase = PhaseOf(state);
+  view.version = state.updates.committed;
+  if (state.updates.open) view.update = state.updates.open->id;
   for (const Worker& worker : state.roster.workers()) {
-    view.workers.push_back({.name = machine.NameOf(worker),
+    view.workers.push_back({.name = NameOf(state.roster, worker),
                             .host = {},
                             .incarnation = worker.incarnation,
                             .alive = worker.connected,
                             .prepared = worker.prepared != 0 && worker.prepared == state.plan.epoch,
                             .state = worker.state,
                             .version = worker.group == kTrainers
-                                           ? protocol::VersionOf(state.run, worker.offered, worker.label)
+                                           ? protocol::VersionOf(state.runs.run, worker.offered, worker.label)
                                            : worker.version,
                             .addresses = {},
                             .connections = {}});
@@ -92,10 +81,10 @@ protocol::ModelView ViewOf(const MachineConfig& config, const MachineState& stat
     view.engines.push_back({.name = group.name,
                             .incarnation = first == nullptr ? 0 : first->incarnation,
                             .ranks = group.world_size,
-                            .state = machine.EngineStateOf(group),
+                            .state = EngineStateOf(group),
                             .version = group.served,
                             .last_error = group.last_error.message(),
-                            .control = ControlText(group)});
+                            .control = ControlText(group, state.steering.orders.Of(group.id))});
   }
   view.last_error = state.last_error.message();
   return view;

@@ -57,22 +57,13 @@ struct Worker {
   friend bool operator==(const Worker&, const Worker&) = default;
 };
 
-/// Where an engine stands with its EngineControl: the last order, and what came of it.
-struct Steering {
+/// Of an engine that is paused and let go on by its front end.
+struct Control {
   SessionId session = 0;  ///< 0: it is not here.
   uint64_t incarnation = 0;
   bool connected = true;
-  uint64_t order = 0;  ///< Counts.
-  protocol::Move move = protocol::Move::kEvict;
-  Version version;
-  bool done = true;      ///< Answered, and well. Whoever comes new has no requests.
-  bool failed = false;   ///< Answered, and badly.
-  bool overdue = false;  ///< An update has waited for it in vain: others are not kept waiting again.
-  friend bool operator==(const Steering&, const Steering&) = default;
+  friend bool operator==(const Control&, const Control&) = default;
 };
-
-/// Updates to one version that may fail in one engine before it has to join anew.
-inline constexpr uint8_t kMaxTries = 3;
 
 /// Of a group's members; Roster keeps it.
 struct GroupCounts {
@@ -95,24 +86,12 @@ struct Group {
   GroupCounts counts;
   Version served;  ///< The one that all ranks of the complete engine serve; otherwise none.
 
-  uint32_t in_plan = 0;  ///< The last epoch whose plan it is part of, whole as it was then.
-  bool planned = false;  ///< Has been part of a plan since it became complete.
-  bool in_full_plan =
-      false;                 ///< The same of a plan that was not for one update alone; sleep does not end it.
-  bool join_timer = false;   ///< Armed.
-  bool grant_timer = false;  ///< grant_timeout runs on when one update that waits for it supersedes another.
-  bool fence_overdue = false;   ///< A rank has not fenced its memory within the time-out.
-  uint8_t failed_prepares = 0;  ///< Plans in a row whose preparation failed because of it.
-  uint32_t failed_epoch = 0;    ///< The last of them.
-  bool left_out = false;        ///< It could not be reached: plans are without it until kRetry fires.
-  uint8_t tries = 0;            ///< Failed updates to `tried`.
-  Version tried;
-  bool at_fault = false;  ///< The last of them failed because of one of its own ranks.
+  bool controlled = false;  ///< Has, or had, an EngineControl: takes part in updates only with it.
+  Control control;
+  bool fence_overdue = false;  ///< A rank has not fenced its memory within the time-out.
   weightcast::Status last_error;
   /// A member of the complete group was lost and has not been replaced.
   weightcast::Status loss;
-  bool controlled = false;  ///< Has, or had, an EngineControl: takes part in updates only with it.
-  Steering steering;
   friend bool operator==(const Group&, const Group&) = default;
 };
 

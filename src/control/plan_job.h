@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "control/machine_state.h"
+#include "control/members.h"
 #include "control/packet.h"
 #include "plan/fused_cut.h"
 #include "plan/planner.h"

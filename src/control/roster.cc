@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/roster_facts.h"
+
 namespace weightcast::control {
 namespace {
 
-bool IsComplete(const Group& group) { return group.world_size != 0 && group.members == group.world_size; }
 bool Serves(const Worker& worker) { return worker.state == protocol::EngineState::kServing; }
 
 void Adjust(uint32_t& count, bool counts, int sign) {
@@ -52,7 +53,7 @@ std::vector<SessionId> Roster::MembersOf(const Group& group) const {
 }
 
 const Group* Roster::SteeredBy(SessionId session) const {
-  const auto at = std::ranges::lower_bound(controls_, session, {}, &Control::session);
+  const auto at = std::ranges::lower_bound(controls_, session, {}, &ControlOf::session);
   return at != controls_.end() && at->session == session ? FindGroup(at->group) : nullptr;
 }
 
@@ -130,7 +131,7 @@ Group& Roster::Change(const Group& group) {
   return const_cast<Group&>(group);
 }
 
-Group& Roster::AddGroup(std::string engine) {
+const Group& Roster::AddGroup(std::string engine) {
   const auto name = [this](GroupId id) { return std::string_view(FindGroup(id)->name); };
   const auto at = std::ranges::lower_bound(by_name_, std::string_view(engine), {}, name);
   by_name_.insert(at, next_group_);
@@ -146,22 +147,24 @@ void Roster::RemoveGroup(GroupId id) {
   groups_.erase(groups_.begin() + (FindGroup(id) - groups_.data()));
 }
 
-void Roster::SetWorldSize(Group& group, uint32_t world_size) {
+void Roster::SetWorldSize(const Group& listed, uint32_t world_size) {
+  Group& group = GroupAt(listed.id);
   group.world_size = world_size;
   group.ranks.resize(world_size);
   Touch(group.id);
 }
 
-void Roster::SetControl(Group& group, const Steering& steering) {
-  if (group.steering.session != 0) {
-    const auto old = std::ranges::lower_bound(controls_, group.steering.session, {}, &Control::session);
+void Roster::SetControl(const Group& listed, const Control& control) {
+  Group& group = GroupAt(listed.id);
+  if (group.control.session != 0) {
+    const auto old = std::ranges::lower_bound(controls_, group.control.session, {}, &ControlOf::session);
     controls_.erase(old);
   }
-  group.steering = steering;
+  group.control = control;
   Touch(group.id);
-  if (steering.session == 0) return;
-  const auto at = std::ranges::lower_bound(controls_, steering.session, {}, &Control::session);
-  controls_.insert(at, {.session = steering.session, .group = group.id});
+  if (control.session == 0) return;
+  const auto at = std::ranges::lower_bound(controls_, control.session, {}, &ControlOf::session);
+  controls_.insert(at, {.session = control.session, .group = group.id});
 }
 
 const Worker& Roster::Add(Worker worker) {

@@ -67,14 +67,14 @@ class Roster {
     const protocol::Run run_;
     const int64_t number_;
   };
-  /// Which worker it is (session, group, rank) never changes.
+  /// For control/roster_changes.h. Which worker it is (session, group, rank) never changes.
   [[nodiscard]] Edit Change(const Worker& worker);
-  /// May be changed but for what is the roster's, world_size and steering.session. It counts as touched.
+  /// May be changed but for what is the roster's, world_size and control.session. It counts as touched.
   Group& Change(const Group& group);
-  Group& AddGroup(std::string engine);
+  const Group& AddGroup(std::string engine);
   void RemoveGroup(GroupId id);  ///< An empty one.
-  void SetWorldSize(Group& group, uint32_t world_size);
-  void SetControl(Group& group, const Steering& steering);
+  void SetWorldSize(const Group& group, uint32_t world_size);
+  void SetControl(const Group& group, const Control& control);
   const Worker& Add(Worker worker);
   void Remove(SessionId session);
   /// Nobody is planned for this epoch yet.
@@ -102,10 +102,10 @@ class Roster {
     uint32_t waiting = 0;
     friend bool operator==(const Offer&, const Offer&) = default;
   };
-  struct Control {
+  struct ControlOf {
     SessionId session = 0;
     GroupId group = 0;
-    friend bool operator==(const Control&, const Control&) = default;
+    friend bool operator==(const ControlOf&, const ControlOf&) = default;
   };
 
   Worker& At(SessionId session);
@@ -119,8 +119,8 @@ class Roster {
   std::vector<Group> groups_;
   GroupId next_group_ = 1;
   std::vector<GroupId> by_name_;
-  std::vector<Control> controls_;  ///< By session.
-  std::vector<Offer> offers_;      ///< By number, with at least one trainer each.
+  std::vector<ControlOf> controls_;  ///< By session.
+  std::vector<Offer> offers_;        ///< By number, with at least one trainer each.
   uint32_t waiting_ = 0;
   uint32_t suspended_ = 0;
   uint32_t epoch_ = 0;

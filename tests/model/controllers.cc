@@ -149,7 +149,7 @@ void Model::HandOut(World& world, int controller, uint32_t epoch) {
     const auto session = static_cast<uint16_t>(to);
     const int slot = SlotOfSession(world, controller, session);
     if (slot < 0 || !Hears(world.processes[slot], controller, session)) return;
-    protocol::Plan plan{.epoch = epoch, .run = state.run, .table = {}, .table_file = {}, .peers = {}};
+    protocol::Plan plan{.epoch = epoch, .run = state.runs.run, .table = {}, .table_file = {}, .peers = {}};
     plan.table = {static_cast<char>(sources.size()), static_cast<char>(number)};
     plan.peers = std::move(peers);
     plan.gives = gives;

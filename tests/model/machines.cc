@@ -15,18 +15,18 @@ void DropText(Status& status) {
 
 void Normalise(control::MachineState& s) {
   s.last_error = {};
-  DropText(s.engine_loss);
-  DropText(s.withdrawn.reason);
-  s.committed = {};
+  DropText(s.membership.engine_loss);
+  DropText(s.publications.withdrawn.reason);
+  s.updates.committed = {};
   for (const control::Group& listed : s.roster.groups()) {
     control::Group& group = s.roster.Change(listed);
     group.last_error = {};
     DropText(group.loss);
   }
   s.roster.Untouch();
-  if (!s.update) return;
-  for (auto& target : s.update->targets) DropText(target.reason);
-  for (auto& absent : s.update->absent) DropText(absent.reason);
+  if (!s.updates.open) return;
+  for (auto& target : s.engines.targets) DropText(target.reason);
+  for (auto& absent : s.updates.open->absent) DropText(absent.reason);
 }
 void Normalise(worker::InferenceState& s) {
   s.last_error = {};

@@ -13,15 +13,15 @@ import sys
 
 RANK = "src/worker/inference_machine.cc"
 TRAINER = "src/worker/trainer_machine.cc"
-UPDATE = "src/control/machine_update.cc"
-ABORT = "src/control/machine_abort.cc"
-DONE = "src/control/machine_done.cc"
 CALLS = "src/worker/inference_calls.cc"
 PEER_SOURCE = "src/worker/peer_source_machine.cc"
-PUBLISH = "src/control/machine_publish.cc"
-PLAN = "src/control/machine_plan.cc"
-JOIN = "src/control/machine_join.cc"
-REPAIR = "src/control/machine_repair.cc"
+ENGINES = "src/control/engine_rule.cc"
+RANKS = "src/control/rank_rule.cc"
+UPDATES = "src/control/update_rule.cc"
+PUBLICATIONS = "src/control/publication_rule.cc"
+PLAN = "src/control/plan_rule.cc"
+RUNS = "src/control/run_rule.cc"
+REPAIR = "src/control/repair_rule.cc"
 TERMS = "src/control/terms.cc"
 PULLS = "tests/model/pulls.cc"  # Of the model, as the copies themselves are the data plane's.
 
@@ -121,23 +121,23 @@ MISTAKES = [
     ),
     (
         "ready_when_one_is",
-        UPDATE,
-        "if (target.step != EngineStep::kWriting || !UpdateState::AllAt(target, RankStep::kReady)) return;",
-        "if (target.step != EngineStep::kWriting) return;",
+        RANKS,
+        "  if (AllAt(worker.group, RankStep::kReady)) rules_.engines->",
+        "  rules_.engines->",
         "two steps",
         "deep_in_place",
     ),
     # Parts.
     (
         "next_part_when_one_rank_is_ready",
-        UPDATE,
-        "if (target.step != EngineStep::kWriting || !UpdateState::AllAt(target, RankStep::kReady)) return;\n"
-        "  if (IsLastPart(target))",
-        "if (target.step != EngineStep::kWriting) return;\n"
-        "  if (IsLastPart(target) && !UpdateState::AllAt(target, RankStep::kReady)) return;\n"
-        "  if (IsLastPart(target))",
+        ENGINES,
+        "  if (target.step != EngineStep::kWriting) return;\n",
+        "  if (target.step != EngineStep::kWriting) return;\n"
+        "  const bool last = IsLastPart(roster_, target.group, target.part);\n"
+        "  if (last && !rules_.ranks->AllAt(target.group, RankStep::kReady)) return;\n",
         "parts",
         "deep_parts",
+        (RANKS, "  if (AllAt(worker.group, RankStep::kReady)) rules_.engines->", "  rules_.engines->"),
     ),
     (
         "next_part_granted_before_it_is_handed_on",
@@ -150,40 +150,40 @@ MISTAKES = [
     # Policy all.
     (
         "start_before_all_engines_have_granted",
-        UPDATE,
-        "  if (update.ungranted() != 0 && SwitchTogether()) return;",
+        ENGINES,
+        "  if (state_.ungranted() != 0 && rules_.updates->SwitchesTogether()) return;",
         "",
         "policy",
         "in_place_all",
     ),
     (
         "commit_before_all_engines_are_ready",
-        UPDATE,
-        "  const bool waiting = update.Before(EngineStep::kReady) != 0;\n"
-        "  if (waiting && SwitchTogether()) return;",
+        ENGINES,
+        "  const bool waiting = state_.counts().Before(EngineStep::kReady) != 0;\n"
+        "  if (waiting && rules_.updates->SwitchesTogether()) return;",
         "",
         "policy",
         "shadow_all",
     ),
     (
         "commit_while_another_engine_is_repaired",
-        UPDATE,
-        "waiting = update.Before(EngineStep::kReady) != 0;\n  if (waiting && SwitchTogether()) return;",
-        "waiting = update.At(EngineStep::kWriting) != 0;\n  if (waiting && SwitchTogether()) return;",
+        ENGINES,
+        "waiting = state_.counts().Before(EngineStep::kReady) != 0;",
+        "waiting = state_.counts().At(EngineStep::kWriting) != 0;",
         "policy",
         "peers_shadow together=1 paths=1 search=departures",
     ),
     (
         "released_before_all_engines_are_ready",
-        UPDATE,
-        "waiting = update.Before(EngineStep::kReady) != 0;\n  if (!any || waiting) return;",
-        "waiting = update.Before(EngineStep::kWriting) != 0;\n  if (!any || waiting) return;",
+        UPDATES,
+        "if (!any || engines.Before(EngineStep::kReady) != 0) return;",
+        "if (!any || engines.Before(EngineStep::kWriting) != 0) return;",
         "sources",
         "peers_shadow",
     ),
     (
         "outcome_of_who_is_out",
-        DONE,
+        ENGINES,
         ".committed = target.step == EngineStep::kDone,",
         ".committed = target.step >= EngineStep::kDone,",
         "outcome",
@@ -192,8 +192,8 @@ MISTAKES = [
     # Two steps.
     (
         "serve_before_all_have_committed",
-        UPDATE,
-        "  if (!UpdateState::AllAt(target, RankStep::kCommitted)) return;\n",
+        RANKS,
+        "  if (AllAt(worker.group, RankStep::kCommitted))\n",
         "",
         "two steps",
         "deep_shadow",
@@ -224,17 +224,17 @@ MISTAKES = [
     ),
     (
         "abort_says_not_started",
-        ABORT,
-        ".started = rank.started});",
-        ".started = false});",
+        RANKS,
+        ".version = update.version, .started = rank.started});",
+        ".version = update.version, .started = false});",
         "mixture",
         "deep_in_place timeouts=1 search=departures",
     ),
     (
         "abort_says_started",
-        ABORT,
-        ".started = rank.started});",
-        ".started = true});",
+        RANKS,
+        ".version = update.version, .started = rank.started});",
+        ".version = update.version, .started = true});",
         "loss",
         "deep_in_place timeouts=1 search=departures",
     ),
@@ -248,18 +248,18 @@ MISTAKES = [
     ),
     (
         "serve_taken_back",
-        ABORT,
-        "    if (target->step >= EngineStep::kServing) {\n      Enter(*target,",
-        "    if (target->step > EngineStep::kServing) {\n      Enter(*target,",
+        ENGINES,
+        "if (target->step < EngineStep::kServing) return Out",
+        "if (target->step <= EngineStep::kServing) return Out",
         "taken back",
         "deep_in_place kills=1",
     ),
     # Ids, terms, epochs.
     (
         "no_attempt_check_at_the_controller",
-        UPDATE,
-        "if (at == nullptr || at->id != update) return nullptr;",
-        "if (at == nullptr) return nullptr;",
+        RANKS,
+        "if (rank == nullptr || rank->id != update) return nullptr;",
+        "if (rank == nullptr) return nullptr;",
         "two steps",
         "deep_shadow stragglers=1",
     ),
@@ -296,7 +296,7 @@ MISTAKES = [
         "given",
         "peers_shadow kills=1 restarts=1 timeouts=1 search=departures live_every=8",
         # The controller looks too: only both together are a mistake that can be seen.
-        (REPAIR, "worker.shares && worker.holds == version && ", "worker.shares && "),
+        (REPAIR, "!worker.shares || worker.holds != version || ", "!worker.shares || "),
     ),
     (
         "gives_what_it_serves_for_what_it_holds",
@@ -332,25 +332,25 @@ MISTAKES = [
     ),
     (
         "repaired_rank_keeps_its_old_attempt",
-        PUBLISH,
-        "    rank.id = s_.update->id;\n",
-        "    if (rank.id.sequence == 0) rank.id = s_.update->id;\n",
+        RANKS,
+        "    rank.id = update.id;\n",
+        "    if (rank.id.sequence == 0) rank.id = update.id;\n",
         "ids",
         "replicas_shadow kills=1 search=departures live_every=0",
     ),
     # Runs.
     (
         "bytes_of_an_older_run",
-        PUBLISH,
-        "if (message.run != s_.run) return RefusePublished",
-        "if (message.run.number > s_.run.number) return RefusePublished",
+        PUBLICATIONS,
+        "if (message.run != rules_.runs->run()) return RefusePublished",
+        "if (message.run.number > rules_.runs->run().number) return RefusePublished",
         "given",
         "replicas_shadow kills=1 restarts=1 live_every=1",
     ),
     (
         "trainers_of_different_pasts",
-        JOIN,
-        "hello.run != s_.run && hello.run != s_.run_before;",
+        RUNS,
+        "hello.run != state_.run && hello.run != state_.before;",
         "false;",
         "mixture",
         "wide_in_place kills=1 restarts=1 stops=1 controller=1 timeouts=1 paths=1 live_every=64",
@@ -358,7 +358,7 @@ MISTAKES = [
     (
         "a_version_is_taken_back",
         REPAIR,
-        "|| TakesBack(group, version)) continue;",
+        "|| TakesBack(roster_, group, version)) continue;",
         "|| protocol::RunAndNumber(version) < protocol::RunAndNumber(group.served)) continue;",
         "taken back",
         "in_place_all live_every=64",
@@ -375,7 +375,7 @@ MISTAKES = [
     (
         "whoever_stays_is_no_member_of_the_run",
         PLAN,
-        "JoinRun(worker.rank, worker.incarnation);",
+        "rules_.runs->Join(worker.rank, worker.incarnation);",
         ";",
         "mixture",
         "wide_shadow kills=2 restarts=2 versions=1 live_every=8 search=departures",
@@ -406,7 +406,7 @@ MISTAKES = [
     ),
     (
         "ready_of_a_broken_source_commits",
-        ABORT,
+        UPDATES,
         "  if (message.destination < 0 && !gives_up) return SourceBroken(worker, message.update, reason);\n",
         "",
         "source",
@@ -414,9 +414,9 @@ MISTAKES = [
     ),
     (
         "update_zero",
-        PUBLISH,
-        "if (fresh || s_.sequence == 0) {",
-        "if (fresh) {",
+        UPDATES,
+        "if (update.fresh || state_.sequence == 0) {",
+        "if (update.fresh) {",
         "ids",
         "deep_in_place kills=1 restarts=1",
     ),

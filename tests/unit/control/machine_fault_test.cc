@@ -17,7 +17,7 @@ TEST(MachineFault, ATrainerThatDiesAbortsAndIsNamed) {
   c.Settle();
   c.KillAndNotice(c.trainers[1]);
   c.Settle();
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   EXPECT_FALSE(c.LastDone().met_policy);
   EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("trainer 1 is lost: missed heartbeats"));
   EXPECT_EQ(c.processes[c.trainers[0]].aborts, 1);
@@ -67,9 +67,9 @@ TEST(MachineFault, ATrainerThatDiesAfterReleaseIsNotMissed) {
   EXPECT_EQ(c.processes[c.trainers[0]].releases, 1);
   c.KillAndNotice(c.trainers[1]);
   c.Settle();
-  ASSERT_TRUE(c.state.update);
+  ASSERT_TRUE(c.state.updates.open);
   c.processes[c.engines["a"][0]].committed = true;
-  c.processes[c.engines["a"][0]].outbox.push_back(protocol::Committed{.update = c.state.update->id});
+  c.processes[c.engines["a"][0]].outbox.push_back(protocol::Committed{.update = c.state.updates.open->id});
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
   EXPECT_TRUE(c.LastDone().met_policy);
@@ -111,7 +111,7 @@ TEST(MachineFault, TheDyingRanksTransfersAreStopped) {
   c.KillAndNotice(c.engines["a"][0]);
   c.Settle();
   EXPECT_EQ(c.processes[c.trainers[0]].stops, 1);
-  EXPECT_TRUE(c.state.update) << "b goes on";
+  EXPECT_TRUE(c.state.updates.open) << "b goes on";
 }
 
 TEST(MachineFault, ARankThatDiesBetweenServeAndServingDoesNotUndoTheCommit) {
@@ -122,7 +122,7 @@ TEST(MachineFault, ARankThatDiesBetweenServeAndServingDoesNotUndoTheCommit) {
   c.Settle();
   c.processes[c.engines["a"][1]].stuck = true;  // Will not hear Serve.
   c.processes[c.engines["a"][1]].committed = true;
-  c.Do(Said{c.engines["a"][1], protocol::Committed{.update = c.state.update->id}});
+  c.Do(Said{c.engines["a"][1], protocol::Committed{.update = c.state.updates.open->id}});
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
   c.KillAndNotice(c.engines["a"][1]);
@@ -139,7 +139,7 @@ TEST(MachineFault, TheLastEngineDyingEndsTheUpdateAndFailsTheNextAtOnce) {
   c.Settle();
   c.KillAndNotice(c.engines["a"][0]);
   c.Settle();
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 0 is lost"));
   c.PublishAll(2);
   c.Settle();
@@ -196,14 +196,14 @@ TEST(MachineFault, APathThatKeepsFailingTakesOneEngineOut) {
   c.PublishAll(1);
   c.Settle();
   for (int i = 0; i < 100 && c.StateOf(c.engines["a"][0]) != EngineState::kFailed; ++i) {
-    ASSERT_TRUE(c.state.update);
-    c.processes[c.trainers[1]].outbox.push_back(protocol::Failed{.update = c.state.update->receivers[0].id,
+    ASSERT_TRUE(c.state.updates.open);
+    c.processes[c.trainers[1]].outbox.push_back(protocol::Failed{.update = c.state.ranks.receivers[0].id,
                                                                  .destination = 0,
                                                                  .reason = {Code::kUnavailable, "no lane"}});
     c.Settle();
   }
   EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kFailed);
-  EXPECT_THAT(c.state.update->targets[0].reason.message(), HasSubstr("trainer 1: no lane"));
+  EXPECT_THAT(c.state.engines.targets[0].reason.message(), HasSubstr("trainer 1: no lane"));
   ASSERT_EQ(c.Phase(), "writing") << "the other engine goes on";
   c.Fire(TimerKind::kStep, c.GroupOf("b"));
   c.processes[c.trainers[1]].writes = true;
@@ -219,9 +219,9 @@ TEST(MachineFault, ATrainersOwnFailureAborts) {
   c.PublishAll(1);
   c.Settle();
   c.processes[c.trainers[0]].outbox.push_back(protocol::Failed{
-      .update = c.state.update->id, .destination = -1, .reason = {Code::kExhausted, "staging"}});
+      .update = c.state.updates.open->id, .destination = -1, .reason = {Code::kExhausted, "staging"}});
   c.Settle();
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   EXPECT_THAT(c.LastDone(1).reason.message(), HasSubstr("trainer 0: staging"));
 }
 
@@ -232,7 +232,7 @@ TEST(MachineFault, AWrongChecksumTakesTheEngineOut) {
   c.PublishAll(1);
   c.Settle();
   c.processes[c.engines["a"][0]].outbox.push_back(protocol::Failed{
-      .update = c.state.update->id, .destination = -1, .reason = {Code::kCorrupt, "checksum differs"}});
+      .update = c.state.updates.open->id, .destination = -1, .reason = {Code::kCorrupt, "checksum differs"}});
   c.Settle();
   EXPECT_EQ(c.LastDone().reason.code(), Code::kCorrupt);
   EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kFailed) << "it was told to abort";
@@ -246,9 +246,9 @@ TEST(MachineFault, AUserWhoGivesUpThePhasesTakesTheEngineOut) {
   c.Settle();
   auto& rank = c.processes[c.engines["a"][0]];
   rank.open.clear();
-  rank.outbox.push_back(protocol::Aborted{.update = c.state.update->id, .lost = true});
+  rank.outbox.push_back(protocol::Aborted{.update = c.state.updates.open->id, .lost = true});
   c.Settle();
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 0 gave the update up"));
   EXPECT_EQ(rank.aborts, 0) << "it has fenced already";
   EXPECT_EQ(c.processes[c.engines["a"][1]].aborts, 1);
@@ -261,12 +261,12 @@ TEST(MachineFault, ARankThatHasNotFencedIsNotGrantedAnew) {
   c.processes[c.trainers[0]].writes = false;
   c.PublishAll(1);
   c.Settle();
-  c.processes[c.trainers[0]].outbox.push_back(
-      protocol::Failed{.update = c.state.update->id, .destination = -1, .reason = {Code::kInternal, "x"}});
+  c.processes[c.trainers[0]].outbox.push_back(protocol::Failed{
+      .update = c.state.updates.open->id, .destination = -1, .reason = {Code::kInternal, "x"}});
   c.processes[c.trainers[0]].writes = true;
   c.PublishAll(2);
   c.Settle();
-  EXPECT_FALSE(c.state.update) << "waits for the fence";
+  EXPECT_FALSE(c.state.updates.open) << "waits for the fence";
   c.Fire(TimerKind::kFence);
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["b"][0]).number, 2) << "others do not wait for ever";
@@ -291,7 +291,7 @@ TEST(MachineFault, StaleMessagesAreDropped) {
   c.PublishAll(2);
   c.Settle();
   const MachineState before = c.state;
-  protocol::UpdateId other_term = c.state.update->id;
+  protocol::UpdateId other_term = c.state.updates.open->id;
   other_term.term.id = 1;
   for (const protocol::UpdateId& id : {old, other_term}) {
     c.Do(Said{c.engines["a"][0], protocol::Granted{.update = id, .grants = {}}});
@@ -312,13 +312,13 @@ TEST(MachineFault, AheadOfTurnCostsTheEngineTheUpdate) {
     c.processes[c.engines["a"][0]].grants = false;
     c.PublishAll(1);
     c.Settle();
-    const protocol::UpdateId id = c.state.update->id;
+    const protocol::UpdateId id = c.state.updates.open->id;
     const protocol::WorkerMessage messages[] = {protocol::Ready{.update = id},
                                                 protocol::Committed{.update = id}};
     c.Do(Said{c.engines["a"][0], messages[what]});
     c.Settle();
     EXPECT_EQ(c.LastDone().reason.code(), Code::kProtocol);
-    EXPECT_EQ(c.state.committed.number, -1);
+    EXPECT_EQ(c.state.updates.committed.number, -1);
   }
 }
 
@@ -329,7 +329,8 @@ TEST(MachineFault, GrantsForTrainersThatDoNotExistAreRefused) {
     c.processes[c.engines["a"][0]].grants = false;
     c.PublishAll(1);
     c.Settle();
-    protocol::Granted granted{.update = c.state.update->id, .grants = {{.source = 0, .slot = 1, .id = 5}}};
+    protocol::Granted granted{.update = c.state.updates.open->id,
+                              .grants = {{.source = 0, .slot = 1, .id = 5}}};
     granted.grants.push_back({.source = trainer, .slot = 2, .id = 6});
     c.Do(Said{c.engines["a"][0], granted});
     c.Settle();
@@ -343,7 +344,7 @@ TEST(MachineFault, ServingWhatItWasNotToldEndsTheSession) {
   c.processes[c.engines["a"][1]].switches = false;
   c.PublishAll(1);
   c.Settle();
-  c.Do(Said{c.engines["a"][0], protocol::Serving{.update = c.state.update->id, .version = kFirst}});
+  c.Do(Said{c.engines["a"][0], protocol::Serving{.update = c.state.updates.open->id, .version = kFirst}});
   EXPECT_TRUE(c.processes[c.engines["a"][0]].refused);
   EXPECT_EQ(c.processes[c.engines["a"][0]].refusal.code(), Code::kProtocol);
 }
@@ -365,7 +366,7 @@ TEST(MachineFault, AStreamThatComesBackChangesNothing) {
   c.Settle();
   const MachineState before = c.state;
   c.Do(StreamBroken{c.engines["a"][0]});
-  EXPECT_TRUE(c.state.update);
+  EXPECT_TRUE(c.state.updates.open);
   c.Do(Resumed{c.engines["a"][0]});
   EXPECT_TRUE(c.state == before);
 }

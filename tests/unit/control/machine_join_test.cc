@@ -110,13 +110,13 @@ TEST(MachineJoin, NewcomersAreNotRefusedBecauseAnUpdateIsOpen) {
   sim.processes[slow].grants = false;
   sim.PublishAll(1);
   sim.Settle();
-  ASSERT_TRUE(sim.state.update);
+  ASSERT_TRUE(sim.state.updates.open);
   const SessionId half = sim.JoinRank("new", 0, 2);
   sim.Settle();
   EXPECT_TRUE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new"))) << "a rank is missing";
   sim.JoinRank("new", 1, 2);
   sim.Settle();
-  ASSERT_TRUE(sim.state.update);
+  ASSERT_TRUE(sim.state.updates.open);
   EXPECT_FALSE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new")));
   sim.Fire(TimerKind::kStep, sim.GroupOf("slow"));
   EXPECT_TRUE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new")));
@@ -346,7 +346,7 @@ TEST(MachinePlan, AnEngineThatCannotBeReachedIsLeftOutAndTriedAgainWithoutEnd) {
     sim.Settle();
     sim.Do(Said{sim.t, protocol::Prepared{.epoch = sim.state.plan.epoch}});
     EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
-    EXPECT_EQ(sim.state.roster.groups()[b].failed_prepares, 0);
+    EXPECT_EQ(sim.state.plan.groups.Of(b).failed_prepares, 0);
   }
 }
 

@@ -25,10 +25,10 @@ struct InParts : Cluster {
     EXPECT_EQ(state.plan.phase, PlanPhase::kPrepared);
   }
   [[nodiscard]] const Target& TargetOf(const std::string& engine) const {
-    for (const Target& target : state.update->targets)
+    for (const Target& target : state.engines.targets)
       if (target.group == GroupOf(engine)) return target;
     ADD_FAILURE() << engine << " is not in the update";
-    return state.update->targets.front();
+    return state.engines.targets.front();
   }
 };
 

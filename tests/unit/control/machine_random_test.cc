@@ -55,7 +55,7 @@ class Adversary : public Simulator {
   }
 
   void CheckEnd() {
-    EXPECT_FALSE(state.update.has_value()) << "an update without an end";
+    EXPECT_FALSE(state.updates.open.has_value()) << "an update without an end";
     EXPECT_TRUE(timers.empty());
     for (const auto& [session, process] : processes) {
       if (!Lives(process)) continue;
@@ -71,15 +71,15 @@ class Adversary : public Simulator {
   /// Requests are let in exactly where one version is served.
   void CheckSteering() {
     for (const Group& group : state.roster.groups()) {
-      if (group.steering.session == 0) continue;
-      const Process& control = processes.at(group.steering.session);
+      if (group.control.session == 0) continue;
+      const Process& control = processes.at(group.control.session);
       const auto view = ViewOf(config, state);
       const auto shown = std::find_if(view.engines.begin(), view.engines.end(),
                                       [&](const auto& engine) { return engine.name == group.name; });
       const bool serves = shown->version.number >= 0;
       if (!serves) {
         EXPECT_FALSE(control.admitted) << group.name << " is let in without a version";
-      } else if (!group.steering.failed) {
+      } else if (!state.steering.orders.Of(group.id).failed) {
         EXPECT_TRUE(control.admitted && !control.paused) << group.name << " is held back: " << shown->control;
       }
     }
@@ -102,15 +102,15 @@ class Adversary : public Simulator {
     for (const auto& [session, process] : processes) count += process.superseded;
     return count;
   }
-  [[nodiscard]] bool Committed() const { return state.committed.number >= 0; }
+  [[nodiscard]] bool Committed() const { return state.updates.committed.number >= 0; }
 
  private:
   /// An engine's way through an update; outside one it rests.
   static void Draw(const MachineState& before, const Event& event, const MachineState& after,
                    test::Diagram& diagram) {
     const auto step = [](const MachineState& state, GroupId group) -> std::string_view {
-      if (!state.update) return "rest";
-      for (const Target& target : state.update->targets)
+      if (!state.updates.open) return "rest";
+      for (const Target& target : state.engines.targets)
         if (target.group == group) return NameOf(target.step);
       return "rest";
     };
@@ -215,9 +215,9 @@ class Adversary : public Simulator {
         Reregister(process);
         return;
       case 8:
-        if (state.update && !IsControl(process))
+        if (state.updates.open && !IsControl(process))
           process.outbox.push_back(
-              protocol::Failed{.update = state.update->id,
+              protocol::Failed{.update = state.updates.open->id,
                                .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
                                .reason = {Code::kInternal, "a step failed"}});
         return;
@@ -265,7 +265,7 @@ TEST(MachineRandom, EveryPromiseHoldsInEveryOrder) {
     adversary.CheckEnd();
     if (::testing::Test::HasFailure()) break;
     committed += adversary.Committed() ? 1 : 0;
-    opened += adversary.state.sequence;
+    opened += adversary.state.updates.sequence;
     kept += adversary.kept;
     superseded += adversary.Superseded();
     reregistered += adversary.Reregistered();

@@ -48,7 +48,7 @@ TEST(MachineRepair, AnEngineIsNotAskedForWhatItServesButHoldsNoMoreInItsSpareBuf
   const size_t plans = c.plans.size();
   const SessionId late = c.JoinRank("c", 0, 1, protocol::Landing::kShadow);
   c.Settle();
-  EXPECT_FALSE(c.state.update) << "a was granted again, and b has the bytes of version 2 there";
+  EXPECT_FALSE(c.state.updates.open) << "a was granted again, and b has the bytes of version 2 there";
   EXPECT_LE(c.plans.size(), plans + 1);
   c.processes[slow].deaf = false;
   c.PublishAll(3);
@@ -108,7 +108,7 @@ struct HalfReady : Cluster {
   }
   void Fail(Code code) {
     processes[trainers[0]].outbox.push_back(
-        protocol::Failed{.update = state.update->id, .reason = {code, "the file changed"}});
+        protocol::Failed{.update = state.updates.open->id, .reason = {code, "the file changed"}});
     Settle();
     processes[late].deaf = false;
     Settle();
@@ -138,18 +138,18 @@ TEST(MachineRepair, WhoHasTheVersionNoMoreIsReplaced) {
 TEST(MachineRepair, AFailureOfAnEarlierAttemptCountsToo) {
   HalfReady c;
   ASSERT_NO_FATAL_FAILURE(c.Begin());
-  const protocol::UpdateId first = c.state.update->id;
+  const protocol::UpdateId first = c.state.updates.open->id;
   c.processes[c.late].deaf = false;
   c.processes[c.trainers[0]].writes = c.processes[c.trainers[1]].writes = false;
   c.processes[c.late].outbox.push_back(
       protocol::Failed{.update = first, .reason = {Code::kUnavailable, "cut"}, .source = 1});
   c.Settle();
-  ASSERT_TRUE(c.state.update);
-  ASSERT_NE(c.state.update->id, first) << "tried again from another holder";
+  ASSERT_TRUE(c.state.updates.open);
+  ASSERT_NE(c.state.updates.open->id, first) << "tried again from another holder";
   c.processes[c.trainers[0]].outbox.push_back(
       protocol::Failed{.update = first, .reason = {Code::kCorrupt, "the file changed"}});
   c.Settle();
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   EXPECT_EQ(c.Served(c.engines["a"][0]), Version());
 }
 
@@ -161,8 +161,8 @@ TEST(MachineRepair, AFailedPathIsGoneAround) {
     c.processes[c.trainers[1]].writes = false;
     c.PublishAll(1);
     c.Settle();
-    c.processes[c.engines["a"][0]].outbox.push_back(
-        protocol::Failed{.update = c.state.update->id, .reason = {Code::kUnavailable, "cut"}, .source = 1});
+    c.processes[c.engines["a"][0]].outbox.push_back(protocol::Failed{
+        .update = c.state.updates.open->id, .reason = {Code::kUnavailable, "cut"}, .source = 1});
     c.processes[c.trainers[1]].writes = true;
     c.Settle();
     EXPECT_EQ(c.plans.at(2).sources, std::vector<SessionId>{c.trainers[0]});
@@ -185,7 +185,7 @@ TEST(MachineRepair, APeerSourceWhoseOwnUpdateIsAbortedGivesNoMore) {
   c.KillAndNotice(c.trainers[0]);
   c.Settle();  // a and b give to c.
   ASSERT_EQ(c.Phase(), "writing");
-  c.processes[a].outbox.push_back(protocol::Aborted{.update = c.state.update->receivers[0].id, .lost = true});
+  c.processes[a].outbox.push_back(protocol::Aborted{.update = c.state.ranks.receivers[0].id, .lost = true});
   c.processes[a].state = EngineState::kFailed;
   c.processes[late].deaf = false;
   c.Settle();
@@ -204,7 +204,7 @@ TEST(MachineRepair, EnginesWithBytesOfTwoControllersDoNotGiveTogether) {
   foreign.state = EngineState::kServing;
   foreign.version = {.run = 1, .number = 1, .origin = 5};
   c.Join(foreign);
-  EXPECT_EQ(c.state.run.number, 2U);
+  EXPECT_EQ(c.state.runs.run.number, 2U);
   const SessionId joiner = c.JoinRank("z", 0, 1);
   c.Settle();
   EXPECT_EQ(c.Served(joiner), kFirst);

@@ -22,16 +22,16 @@ TEST(MachineRuns, RunsAndRestarts) {
   Simulator sim;
   SessionId t0 = sim.JoinTrainer(0, 2);
   SessionId t1 = sim.JoinTrainer(1, 2);
-  EXPECT_EQ(sim.state.run.number, 1U);
+  EXPECT_EQ(sim.state.runs.run.number, 1U);
   sim.KillAndNotice(t0);
   sim.KillAndNotice(t1);
   t0 = sim.JoinTrainer(0, 2);
   t1 = sim.JoinTrainer(1, 2);
-  EXPECT_EQ(sim.state.run.number, 2U) << "one new run for both";
+  EXPECT_EQ(sim.state.runs.run.number, 2U) << "one new run for both";
   protocol::Hello same = sim.processes[t1].hello;
   sim.KillAndNotice(t1);
   sim.Join(same);
-  EXPECT_EQ(sim.state.run.number, 2U) << "a process that was only taken for dead";
+  EXPECT_EQ(sim.state.runs.run.number, 2U) << "a process that was only taken for dead";
 
   Simulator after_restart;
   protocol::Hello rank = RankHello("a", 0, 1);
@@ -39,14 +39,14 @@ TEST(MachineRuns, RunsAndRestarts) {
   rank.version = {.run = 3, .number = 8};
   after_restart.Join(rank);
   after_restart.JoinTrainer(0, 1);
-  EXPECT_EQ(after_restart.state.run.number, 4U) << "new trainers supersede what the engine serves";
+  EXPECT_EQ(after_restart.state.runs.run.number, 4U) << "new trainers supersede what the engine serves";
 
   Simulator survivors;
   protocol::Hello trainer;
   trainer.world_size = 1;
   trainer.run = {.number = 3, .origin = 5};
   survivors.Join(trainer);
-  EXPECT_EQ(survivors.state.run.number, 3U) << "trainers that outlived the controller keep their run";
+  EXPECT_EQ(survivors.state.runs.run.number, 3U) << "trainers that outlived the controller keep their run";
 }
 
 TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
@@ -54,7 +54,7 @@ TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
   const SessionId t = sim.Join(FreshTrainer());
   sim.Publish(t, 81);
   const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 100, .origin = 5}));
-  EXPECT_EQ(sim.state.run.number, 2U);
+  EXPECT_EQ(sim.state.runs.run.number, 2U);
   sim.Settle();
   EXPECT_EQ(sim.processes[t].run.number, 2U);
   sim.Publish(t, 100);
@@ -66,15 +66,15 @@ TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
   // Those who come back to this controller, or later, change nothing.
   sim.Join(ServesOf("b", {.run = 2, .number = 100, .origin = sim.config.term.id}));
   sim.Join(ServesOf("c", {.run = 1, .number = 120, .origin = 5}));
-  EXPECT_EQ(sim.state.run.number, 2U);
+  EXPECT_EQ(sim.state.runs.run.number, 2U);
   sim.Join(ServesOf("d", {.run = 2, .number = 9, .origin = 6}));
-  EXPECT_EQ(sim.state.run.number, 3U);
+  EXPECT_EQ(sim.state.runs.run.number, 3U);
 
   // Members of the run are still known: restarted trainers begin another.
   sim.Settle();
   sim.KillAndNotice(t);
   sim.Join(FreshTrainer());
-  EXPECT_EQ(sim.state.run.number, 4U);
+  EXPECT_EQ(sim.state.runs.run.number, 4U);
 }
 
 TEST(MachineRuns, ARunAtTheEndOfTheNumbersIsRefused) {
@@ -87,8 +87,8 @@ TEST(MachineRuns, ARunAtTheEndOfTheNumbersIsRefused) {
   fresh.newest = {.run = protocol::kMaxRun + 1, .number = 1, .origin = 5};
   const SessionId newest = sim.Join(fresh);
   for (const SessionId session : {first, served, newest}) EXPECT_TRUE(sim.processes[session].refused);
-  EXPECT_EQ(sim.state.run.number, 0U);
-  EXPECT_EQ(sim.state.run_seen, 0U);
+  EXPECT_EQ(sim.state.runs.run.number, 0U);
+  EXPECT_EQ(sim.state.runs.seen, 0U);
 
   const SessionId t = sim.Join(FreshTrainer());
   const SessionId rank = sim.JoinRank("a", 0, 1);
@@ -99,17 +99,17 @@ TEST(MachineRuns, ARunAtTheEndOfTheNumbersIsRefused) {
       .shards = {}, .rules = {}, .version = {.run = UINT64_MAX, .number = 7, .origin = 5}});
   sim.Settle();
   EXPECT_TRUE(sim.processes[rank].refused);
-  EXPECT_EQ(sim.state.run.number, 1U);
+  EXPECT_EQ(sim.state.runs.run.number, 1U);
 }
 
 TEST(MachineRuns, TheHighestRunOfAnotherControllerIsPassed) {
   Simulator sim;
   sim.Join(ServesOf("a", {.run = protocol::kMaxRun, .number = 100, .origin = 5}));
   const SessionId t = sim.Join(FreshTrainer());
-  EXPECT_EQ(sim.state.run.number, protocol::kMaxRun + 1);
+  EXPECT_EQ(sim.state.runs.run.number, protocol::kMaxRun + 1);
   sim.KillAndNotice(t);
   protocol::Hello back = FreshTrainer();
-  back.run = sim.state.run;
+  back.run = sim.state.runs.run;
   back.incarnation = sim.processes[t].hello.incarnation;
   EXPECT_FALSE(sim.processes[sim.Join(back)].refused) << "counted here";
 }
@@ -127,7 +127,7 @@ TEST(MachineRuns, RunsInEveryOrderOfAttaching) {
   for (size_t i = 0; i < cases.size(); ++i) {
     Simulator sim;
     for (const protocol::Hello& hello : cases[i].first) sim.Join(hello);
-    EXPECT_EQ(sim.state.run.number, cases[i].second) << "case " << i;
+    EXPECT_EQ(sim.state.runs.run.number, cases[i].second) << "case " << i;
   }
 }
 
@@ -155,7 +155,7 @@ TEST(MachineRuns, NumbersRise) {
   sim.Settle();
   sim.Publish(t, 5);
   sim.Settle();
-  sim.Do(Said{t, protocol::Published{.number = 5, .run = sim.state.run}});
+  sim.Do(Said{t, protocol::Published{.number = 5, .run = sim.state.runs.run}});
   sim.Settle();
   ASSERT_EQ(sim.processes[t].done.size(), 1U);
   EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
@@ -191,12 +191,12 @@ TEST(MachineRuns, WhoPublishesIsPartOfTheRun) {
   sim.KillAndNotice(t0);
   sim.JoinTrainer(0, 2);
   sim.Settle();
-  EXPECT_EQ(sim.state.run.number, 2U);
+  EXPECT_EQ(sim.state.runs.run.number, 2U);
   sim.Publish(t1, 1);
   sim.Settle();
   sim.KillAndNotice(t1);
   t1 = sim.JoinTrainer(1, 2);
-  EXPECT_EQ(sim.state.run.number, 3U) << "it may publish 1 of other bytes";
+  EXPECT_EQ(sim.state.runs.run.number, 3U) << "it may publish 1 of other bytes";
 }
 
 TEST(MachineRuns, BytesOfARunThatAnotherControllerCountedAreRefused) {
@@ -231,11 +231,11 @@ TEST(MachineRuns, TrainersOfDifferentPastsBeginARun) {
     protocol::Hello hello = FreshTrainer(0, 2);
     hello.run = c.one;
     sim.Join(hello);
-    const protocol::Run alone = sim.state.run;
+    const protocol::Run alone = sim.state.runs.run;
     hello.name.rank = 1;
     hello.run = c.other;
     const SessionId session = sim.Join(hello);
-    const protocol::Run both = sim.state.run;
+    const protocol::Run both = sim.state.runs.run;
     EXPECT_EQ(both.number, c.run) << c.one.number << " and " << c.other.number;
     EXPECT_EQ(both == alone, c.together);
     // Whoever comes back to this controller comes from its run.
@@ -243,7 +243,7 @@ TEST(MachineRuns, TrainersOfDifferentPastsBeginARun) {
     hello.incarnation = sim.processes[session].hello.incarnation;
     sim.KillAndNotice(session);
     sim.Join(hello);
-    EXPECT_EQ(sim.state.run, both);
+    EXPECT_EQ(sim.state.runs.run, both);
   }
 }
 
@@ -259,7 +259,7 @@ TEST(MachineRuns, NothingOlderThanARankHasServed) {
   EXPECT_EQ(sim.Served(behind), (Version{.run = 3, .number = 1, .origin = 5}));
   EXPECT_EQ(sim.Served(ahead).number, -1);
   sim.JoinTrainer(0, 1);
-  EXPECT_EQ(sim.state.run.number, 4U);
+  EXPECT_EQ(sim.state.runs.run.number, 4U);
 }
 
 TEST(MachineRuns, WhoeverIsToldOfARunIsReplacedOnlyByANewOne) {
@@ -271,10 +271,10 @@ TEST(MachineRuns, WhoeverIsToldOfARunIsReplacedOnlyByANewOne) {
   sim.KillAndNotice(t0);
   t0 = sim.JoinTrainer(0, 2);
   sim.Settle();
-  ASSERT_EQ(sim.state.run.number, 2U);
+  ASSERT_EQ(sim.state.runs.run.number, 2U);
   sim.KillAndNotice(t1);  // It had heard of run 2; what it published in it never came.
   sim.JoinTrainer(1, 2);
-  EXPECT_EQ(sim.state.run.number, 3U);
+  EXPECT_EQ(sim.state.runs.run.number, 3U);
 }
 
 TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
@@ -283,10 +283,10 @@ TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
   const SessionId t1 = sim.JoinTrainer(1, 2);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
-  const protocol::Run first = sim.state.run;
+  const protocol::Run first = sim.state.runs.run;
   sim.KillAndNotice(t1);
   const SessionId again = sim.JoinTrainer(1, 2);
-  ASSERT_EQ(sim.state.run.number, 2U);
+  ASSERT_EQ(sim.state.runs.run.number, 2U);
   // The one that stayed has not heard of it as it publishes.
   sim.Do(Said{t0, protocol::Published{.number = 1, .run = first}});
   sim.Settle();

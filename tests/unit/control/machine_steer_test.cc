@@ -72,11 +72,11 @@ struct HalfCommitted : Steered {
 TEST(MachineSteer, WhoHasEveryByteGoesOnWithoutALostSource) {
   HalfCommitted c;
   ASSERT_NO_FATAL_FAILURE(c.Begin());
-  const protocol::UpdateId update = c.state.update->id;
+  const protocol::UpdateId update = c.state.updates.open->id;
   c.KillAndNotice(c.trainers[0]);
   c.Settle();
-  ASSERT_TRUE(c.state.update);
-  EXPECT_EQ(c.state.update->id, update);
+  ASSERT_TRUE(c.state.updates.open);
+  EXPECT_EQ(c.state.updates.open->id, update);
   c.SteerLate(c.control);
   c.Settle();
   EXPECT_EQ(c.Served(c.a()), kFirst);
@@ -86,7 +86,7 @@ TEST(MachineSteer, WhoHasEveryByteOfAFailedSourceDoesNotSwitch) {
   HalfCommitted c;
   ASSERT_NO_FATAL_FAILURE(c.Begin());
   c.processes[c.trainers[0]].outbox.push_back(
-      protocol::Failed{.update = c.state.update->id, .reason = {Code::kCorrupt, "the file changed"}});
+      protocol::Failed{.update = c.state.updates.open->id, .reason = {Code::kCorrupt, "the file changed"}});
   c.Settle();
   const auto& engines = c.LastDone().engines;
   ASSERT_EQ(engines.size(), 2U);

@@ -16,7 +16,7 @@ TEST(MachineUpdate, OneTrainerOneEngine) {
   c.PublishAll(1);
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   const protocol::Done& done = c.LastDone();
   EXPECT_TRUE(done.met_policy);
   EXPECT_EQ(done.version, kFirst);
@@ -33,7 +33,7 @@ TEST(MachineUpdate, OneTrainerOneEngine) {
   EXPECT_EQ(done.routes[0].bytes, 100U);
   EXPECT_EQ(done.update.sequence, 1U);
   EXPECT_EQ(c.processes[c.trainers[0]].releases, 1);
-  EXPECT_EQ(c.state.committed, kFirst);
+  EXPECT_EQ(c.state.updates.committed, kFirst);
 }
 
 TEST(MachineUpdate, DoneListsNoMoreThanTheSlowestOfMany) {
@@ -79,7 +79,7 @@ TEST(MachineUpdate, EnginesOfTwoRanksUnderBothPolicies) {
       EXPECT_EQ(c.LastDone(1).receivers.size(), 4U);
     }
     EXPECT_EQ(c.state.plan.epoch, 1U) << "planned once";
-    EXPECT_EQ(c.state.sequence, 5U);
+    EXPECT_EQ(c.state.updates.sequence, 5U);
   }
 }
 
@@ -91,7 +91,7 @@ TEST(MachineUpdate, EachDoesNotWaitForTheSlow) {
   c.PublishAll(1);
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["fast"][0]), kFirst);
-  EXPECT_TRUE(c.state.update) << "the slow one still has time";
+  EXPECT_TRUE(c.state.updates.open) << "the slow one still has time";
   EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("slow")}), c.config.grant_timeout);
   c.Fire(TimerKind::kStep, c.GroupOf("slow"));
   c.Settle();
@@ -164,11 +164,11 @@ TEST(MachineUpdate, AnEngineThatIsPutOutLetsTheOthersStart) {
   c.processes[c.engines["b"][0]].grants = false;
   c.PublishAll(1);
   c.Settle();
-  EXPECT_EQ(c.state.update->targets[0].step, EngineStep::kGranted);
+  EXPECT_EQ(c.state.engines.targets[0].step, EngineStep::kGranted);
   EXPECT_EQ(ViewOf(c.config, c.state).phase, "granting");
   c.KillAndNotice(c.engines["b"][0]);
   c.Settle();
-  EXPECT_EQ(c.state.update->targets[0].step, EngineStep::kWriting);
+  EXPECT_EQ(c.state.engines.targets[0].step, EngineStep::kWriting);
   EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), c.config.timeout);
 }
 
@@ -182,17 +182,17 @@ TEST(MachineUpdate, ALateEngineDoesNotHoldUpLaterVersions) {
     const SessionId late = c.JoinRank("late", 0, 1);
     c.processes[late].grants = false;
     c.Settle();
-    ASSERT_TRUE(c.state.update);
+    ASSERT_TRUE(c.state.updates.open);
     const TimerId step{TimerKind::kStep, c.GroupOf("late")};
     c.Fire(TimerKind::kStep, c.GroupOf("late"));  // A lease has passed: it is late.
     c.timers.at(step) = FromSeconds(7);           // What is left of grant_timeout.
     c.Publish(c.trainers[0], 2);
     c.Settle();
-    EXPECT_EQ(c.state.update->version, kFirst) << "not all have something newer";
+    EXPECT_EQ(c.state.updates.open->version, kFirst) << "not all have something newer";
     c.Publish(c.trainers[1], 2);
     c.Settle();
-    ASSERT_TRUE(c.state.update);
-    EXPECT_EQ(c.state.update->version.number, 2);
+    ASSERT_TRUE(c.state.updates.open);
+    EXPECT_EQ(c.state.updates.open->version.number, 2);
     EXPECT_EQ(c.processes[c.trainers[0]].superseded, 1);
     EXPECT_EQ(c.processes[c.trainers[1]].superseded, 1);
     EXPECT_EQ(c.Served(c.engines["a"][0]).number, together ? 1 : 2);
@@ -216,8 +216,8 @@ TEST(MachineUpdate, AnEngineThatIsNotLateYetHasTheWholeTimeForTheNextVersion) {
   EXPECT_EQ(c.timers.at(step), c.config.lease) << "then others that come are served before it";
   c.PublishAll(2);
   c.Settle();
-  ASSERT_TRUE(c.state.update);
-  EXPECT_EQ(c.state.update->version.number, 2);
+  ASSERT_TRUE(c.state.updates.open);
+  EXPECT_EQ(c.state.updates.open->version.number, 2);
   EXPECT_EQ(c.timers.at(step), c.config.grant_timeout);
 }
 
@@ -229,7 +229,7 @@ TEST(MachineUpdate, ARankThatRegistersAnewBeginsTheUpdateAgain) {
     c.processes[a].grants = false;
     c.PublishAll(1, hold);
     c.Settle();
-    ASSERT_TRUE(c.state.update);
+    ASSERT_TRUE(c.state.updates.open);
     c.RegisterAnew(a);  // It had not seen the request yet.
     c.processes[a].grants = true;
     c.Settle();
@@ -252,7 +252,7 @@ TEST(MachineUpdate, ARankThatRegistersAnewIsOutOfAnUpdateThatHasStarted) {
   c.Settle();
   c.RegisterAnew(a);
   c.Settle();
-  ASSERT_TRUE(c.state.update) << "the other engine goes on";
+  ASSERT_TRUE(c.state.updates.open) << "the other engine goes on";
   c.Fire(TimerKind::kStep, c.GroupOf("b"));
   c.Settle();
   ASSERT_FALSE(c.LastDone().engines.empty());
@@ -291,7 +291,7 @@ TEST(MachineUpdate, CancelAbortsWhatIsNotYetCommitting) {
   c.Settle();
   EXPECT_EQ(c.LastDone(0).reason.code(), Code::kCancelled);
   EXPECT_THAT(c.LastDone(0).reason.message(), HasSubstr("cancelled by trainer 1"));
-  EXPECT_FALSE(c.state.update) << "a cancelled version is not tried again, held or not";
+  EXPECT_FALSE(c.state.updates.open) << "a cancelled version is not tried again, held or not";
 }
 
 TEST(MachineUpdate, CancelIsHeardFromANewSessionToo) {
@@ -305,7 +305,7 @@ TEST(MachineUpdate, CancelIsHeardFromANewSessionToo) {
   c.processes[again].outbox.push_back(protocol::Cancel{.number = 1});
   c.Settle();
   EXPECT_EQ(c.LastDone(0).reason.code(), Code::kCancelled);
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   EXPECT_EQ(c.Served(c.engines["a"][0]).number, -1);
 }
 
@@ -316,12 +316,12 @@ TEST(MachineUpdate, CancelOfAnOlderRunLeavesTheNumberToTheNext) {
   rank.grants = false;
   c.PublishAll(1);
   c.Settle();
-  ASSERT_TRUE(c.state.update);
+  ASSERT_TRUE(c.state.updates.open);
   c.Join(ServesOf("d", {.run = 4, .number = 9, .origin = 6}));  // Of another controller: a run begins.
-  ASSERT_EQ(c.state.run.number, 5U);
-  ASSERT_TRUE(c.state.update);
+  ASSERT_EQ(c.state.runs.run.number, 5U);
+  ASSERT_TRUE(c.state.updates.open);
   c.Do(Said{c.trainers[0], protocol::Cancel{.number = 1}});
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   rank.grants = true;
   c.Settle();
   EXPECT_EQ(c.LastDone(0).reason.code(), Code::kCancelled);
@@ -338,8 +338,8 @@ TEST(MachineUpdate, CancelComesTooLateOnceCommitting) {
   c.Settle();
   c.processes[c.trainers[0]].outbox.push_back(protocol::Cancel{.number = 1});
   c.Settle();
-  ASSERT_TRUE(c.state.update);
-  EXPECT_EQ(c.state.update->targets[0].step, EngineStep::kCommitting);
+  ASSERT_TRUE(c.state.updates.open);
+  EXPECT_EQ(c.state.engines.targets[0].step, EngineStep::kCommitting);
 }
 
 TEST(MachineUpdate, ALateEngineGetsTheHeldVersion) {
@@ -386,12 +386,12 @@ TEST(MachineUpdate, AHeldVersionIsTriedThreeTimesInAnEngine) {
   c.PublishAll(1, /*hold=*/true);
   for (int i = 0; i < 3; ++i) {
     c.Settle();
-    ASSERT_TRUE(c.state.update) << i;
+    ASSERT_TRUE(c.state.updates.open) << i;
     c.Fire(TimerKind::kStep, c.GroupOf("a"));
     if (i != 0) c.Fire(TimerKind::kStep, c.GroupOf("a"));  // At first only late.
   }
   c.Settle();
-  EXPECT_FALSE(c.state.update);
+  EXPECT_FALSE(c.state.updates.open);
   EXPECT_EQ(c.processes[c.trainers[0]].done.size(), 3U);
 }
 

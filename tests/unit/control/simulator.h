@@ -89,7 +89,7 @@ class Simulator {
     Process& process = processes[trainer];
     process.published[number] = false;
     process.outbox.push_back(protocol::Published{
-        .number = number, .run = process.run.number != 0 ? process.run : state.run, .hold = hold});
+        .number = number, .run = process.run.number != 0 ? process.run : state.runs.run, .hold = hold});
   }
   void PublishAll(int64_t number, bool hold = false) {
     for (auto& [session, process] : processes)
@@ -279,7 +279,7 @@ class Simulator {
     EXPECT_FALSE(process.refused);
     protocol::Plan plan;
     plan.epoch = epoch;
-    plan.run = state.run;
+    plan.run = state.runs.run;
     plan.gives = gives;
     if (process.alive) process.inbox.push_back(plan);
   }
@@ -301,7 +301,7 @@ class Simulator {
     EXPECT_TRUE(target.granted || !target.alive || target.refused) << "Start without a grant";
     started.emplace(message.update, target.session);
     ForRanks(message.update, [&](const Process& rank, const Target& part) {
-      const bool concerned = config.together && state.update->fresh && message.part == 0
+      const bool concerned = config.together && state.updates.open->fresh && message.part == 0
                                  ? part.step != EngineStep::kOut
                                  : rank.hello.name.engine == target.hello.name.engine;
       if (concerned) {
@@ -312,7 +312,8 @@ class Simulator {
   void Check(Process& to, const protocol::Stop& message) { EXPECT_FALSE(to.over.contains(message.update)); }
   void Check(Process& to, const protocol::Release& message) {
     EXPECT_FALSE(to.over.contains(message.update));
-    if (!state.update || state.update->id != message.update) return;  // Over: peer sources are let go.
+    if (!state.updates.open || state.updates.open->id != message.update)
+      return;  // Over: peer sources are let go.
     ForRanks(message.update, [&](const Process& rank, const Target& target) {
       if (target.step != EngineStep::kOut) {
         EXPECT_TRUE(rank.ready || !rank.alive) << "Release before Ready";
@@ -349,8 +350,8 @@ class Simulator {
   const Process* ControlOf(const Process& rank) {
     for (const Group& group : state.roster.groups()) {
       if (group.name != rank.hello.name.engine || !group.controlled) continue;
-      EXPECT_NE(group.steering.session, 0U) << "an engine goes on without its control";
-      return group.steering.session == 0 ? nullptr : &processes.at(group.steering.session);
+      EXPECT_NE(group.control.session, 0U) << "an engine goes on without its control";
+      return group.control.session == 0 ? nullptr : &processes.at(group.control.session);
     }
     return nullptr;
   }
@@ -360,7 +361,7 @@ class Simulator {
       EXPECT_TRUE(control->paused) << "Commit before the engine has paused";
     }
     ForRanks(message.update, [&](const Process& rank, const Target& target) {
-      const bool concerned = config.together && state.update->fresh
+      const bool concerned = config.together && state.updates.open->fresh
                                  ? target.step != EngineStep::kOut
                                  : rank.hello.name.engine == to.hello.name.engine;
       if (concerned) {
@@ -371,7 +372,7 @@ class Simulator {
   void Check(Process& to, const protocol::Serve& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Serve after the end";
     if (const Process* control = ControlOf(to)) {
-      EXPECT_TRUE(control->settled == state.update->version) << "Serve before the caches are flushed";
+      EXPECT_TRUE(control->settled == state.updates.open->version) << "Serve before the caches are flushed";
     }
     ForRanks(message.update, [&](const Process& rank, const Target&) {
       if (rank.hello.name.engine == to.hello.name.engine) {
@@ -396,31 +397,31 @@ class Simulator {
 
   template <typename Visit>
   void ForRanks(const protocol::UpdateId& update, Visit visit) {
-    if (!state.update || state.update->id.sequence != update.sequence) return;  // Of any attempt.
-    for (const Receiver& receiver : state.update->receivers)
-      for (const Target& target : state.update->targets)
+    if (!state.updates.open || state.updates.open->id.sequence != update.sequence) return;  // Of any attempt.
+    for (const Receiver& receiver : state.ranks.receivers)
+      for (const Target& target : state.engines.targets)
         if (target.group == receiver.group) visit(processes.at(receiver.session), target);
   }
 
   void CheckState() {
     for (const Group& group : state.roster.groups()) {
       EXPECT_EQ(std::ranges::count(state.roster.workers(), group.id, &Worker::group), group.members);
-      EXPECT_EQ(group.join_timer, Armed(TimerKind::kJoin, group.id));
-      EXPECT_EQ(group.left_out, Armed(TimerKind::kRetry, group.id));
+      EXPECT_EQ(state.membership.join_timers.Of(group.id), Armed(TimerKind::kJoin, group.id));
+      EXPECT_EQ(state.plan.groups.Of(group.id).left_out, Armed(TimerKind::kRetry, group.id));
     }
-    EXPECT_EQ(state.catch_up_timer, Armed(TimerKind::kCatchUp));
-    EXPECT_EQ(state.fence_timer, Armed(TimerKind::kFence));
+    EXPECT_EQ(state.publications.catch_up_timer, Armed(TimerKind::kCatchUp));
+    EXPECT_EQ(state.opening.fence_timer, Armed(TimerKind::kFence));
     EXPECT_EQ(state.plan.phase == PlanPhase::kPreparing, Armed(TimerKind::kPrepare));
     EXPECT_EQ(state.plan.delay, Armed(TimerKind::kPlan));
     for (const auto& [timer, after] : timers)
       if (timer.kind == TimerKind::kStep) {
         const Group* group = state.roster.FindGroup(timer.group);
-        const bool left = group != nullptr && group->grant_timer;
-        EXPECT_TRUE(state.update.has_value() || left) << "a step of no update";
+        const bool left = group != nullptr && state.deadlines.grant_timers.Of(group->id);
+        EXPECT_TRUE(state.updates.open.has_value() || left) << "a step of no update";
       }
-    if (!state.update) return;
-    EXPECT_FALSE(state.update->targets.empty());
-    for (const Target& target : state.update->targets) {
+    if (!state.updates.open) return;
+    EXPECT_FALSE(state.engines.targets.empty());
+    for (const Target& target : state.engines.targets) {
       const bool timed = target.step != EngineStep::kGranted && target.step != EngineStep::kReady &&
                          target.step != EngineStep::kDone && target.step != EngineStep::kOut;
       EXPECT_EQ(timed, Armed(TimerKind::kStep, target.group)) << "step " << static_cast<int>(target.step);

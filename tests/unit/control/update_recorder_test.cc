@@ -19,11 +19,11 @@ class Recorder : public ::testing::Test {
  protected:
   Recorder() : state_(InitialState()) {
     state_.roster.SetWorldSize(state_.roster.Change(state_.roster.trainers()), 1);
-    Group& engine = state_.roster.AddGroup("e");
+    const Group& engine = state_.roster.AddGroup("e");
     state_.roster.SetWorldSize(engine, 2);
-    Steering steering;
-    steering.session = kControl;
-    state_.roster.SetControl(engine, steering);
+    Control control;
+    control.session = kControl;
+    state_.roster.SetControl(engine, control);
     for (const SessionId session : {kTrainer, kFirstRank, kSecondRank}) {
       Worker worker;
       worker.session = session;
@@ -51,8 +51,8 @@ class Recorder : public ::testing::Test {
     id_.sequence += 1;
     const Version version{.run = 1, .number = number};
     if (publishes) Said(kTrainer, protocol::Published{.number = number});
-    state_.update.emplace();
-    state_.update->id = id_;
+    state_.updates.open.emplace();
+    state_.updates.open->id = id_;
     for (const SessionId rank : {kFirstRank, kSecondRank}) Told(rank, protocol::GrantRequest{id_, version});
     for (const SessionId rank : {kFirstRank, kSecondRank})
       Said(rank, protocol::Granted{.update = id_, .grants = {}});
@@ -66,7 +66,7 @@ class Recorder : public ::testing::Test {
     for (const SessionId rank : {kFirstRank, kSecondRank}) Said(rank, protocol::Serving{id_, version});
     EXPECT_TRUE(recorder_.open());
     Told(kTrainer, DoneWith(version));
-    state_.update.reset();
+    state_.updates.open.reset();
     recorder_.Look(state_, Later());
     EXPECT_FALSE(recorder_.open());
   }

@@ -1,0 +1,49 @@
+#include "control/hello_check.h"
+
+#include "control/roster_facts.h"
+
+namespace weightcast::control {
+namespace {
+
+/// The roster keeps a place for each rank, also of those that have not come.
+constexpr uint32_t kMaxWorldSize = uint32_t{1} << 16;
+
+}  // namespace
+
+Status CheckHello(const MachineConfig& config, const Roster& roster, const Runs& runs,
+                  const protocol::Hello& hello) {
+  if (hello.job != config.job)
+    return {Code::kInvalidArgument,
+            StrCat("this controller serves job '", config.job, "', not '", hello.job,
+                   "'; set the same WEIGHTCAST_JOB everywhere or use another controller")};
+  WC_RETURN_IF_ERROR(runs.Check(hello.run));
+  WC_RETURN_IF_ERROR(runs.Check(hello.version));
+  WC_RETURN_IF_ERROR(runs.Check(hello.newest));
+  const bool trainer = hello.name.role == protocol::Role::kTrainer;
+  if (trainer != hello.name.engine.empty())
+    return {Code::kInvalidArgument, trainer
+                                        ? "a trainer was given an engine's name; give it none"
+                                        : "an inference rank was given no name of its engine; set engine"};
+  if (hello.world_size == 0 || hello.world_size > kMaxWorldSize)
+    return {Code::kInvalidArgument,
+            StrCat("a world size of ", hello.world_size,
+                   " is not possible; give the number of ranks, from 1 to ", kMaxWorldSize)};
+  if (hello.name.role == protocol::Role::kControl)
+    return hello.world_size == 1 && hello.name.rank == 0
+               ? Status::Ok()
+               : Status(Code::kInvalidArgument,
+                        StrCat(protocol::ToString(hello.name), " has rank ", hello.name.rank, " of ",
+                               hello.world_size, "; an EngineControl must be rank 0 of 1: give it no other"));
+  if (hello.name.rank >= hello.world_size)
+    return {Code::kInvalidArgument, StrCat(protocol::ToString(hello.name), " is not among 0 .. ",
+                                           hello.world_size - 1, ": the world size is ", hello.world_size,
+                                           "; give it a rank from 0 on, or correct world_size")};
+  const Group* group = roster.Named(hello.name.engine);
+  if (group != nullptr && group->members != 0 && group->world_size != hello.world_size)
+    return {Code::kInvalidArgument,
+            StrCat(protocol::ToString(hello.name), " gives a world size of ", hello.world_size, " for ",
+                   TextOf(*group), "; those already here say ", group->world_size, ": give all the same")};
+  return Status::Ok();
+}
+
+}  // namespace weightcast::control

@@ -1,0 +1,167 @@
+#include "control/steering_rule.h"
+
+#include <string>
+#include <variant>
+
+#include "control/roster_changes.h"
+#include "control/roster_facts.h"
+#include "control/steering_state.h"
+
+namespace weightcast::control {
+
+using protocol::Move;
+
+// --- It comes and goes ----------------------------------------------------------------------------------
+
+void SteeringRule::Attach(SessionId session, const protocol::Hello& hello) {
+  const Group& group = rules_.membership->GroupFor(hello);
+  const Control before = group.control;
+  const std::string name = protocol::ToString(hello.name);
+  if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
+    const Status reason(
+        Code::kInvalidArgument,
+        StrCat(name,
+               " is already here in another process; an engine has one EngineControl: end one of these two "
+               "processes"));
+    out_.Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
+    out_.Add(control::Refuse{session, reason});
+    return;
+  }
+  if (before.session != 0) {
+    out_.Add(Forget{before.session});
+    Lose(group,
+         {Code::kPeerDead,
+          StrCat(name, " is lost: its process was started again; the next update uses the new process")});
+  }
+  SetControlled(roster_, group.id);
+  roster_.SetControl(group, {.session = session, .incarnation = hello.incarnation});
+  out_.Send(session,
+            protocol::Welcome{
+                .term = config_.term, .run = rules_.runs->run(), .lease_seconds = Seconds(config_.lease)});
+  if (group.members != 0) out_.Add(SendAll{roster_.MembersOf(group), protocol::Controlled{}});
+  out_.Log(LogLevel::kInfo, name, " joined from ", hello.host);
+}
+
+void SteeringRule::SetConnected(const Group& group, bool connected) {
+  SetControlConnected(roster_, group.id, connected);
+}
+
+void SteeringRule::OnGone(const Group& group, const Status& reason) {
+  out_.Add(Forget{group.control.session});
+  Lose(group, {reason.code(), StrCat("the control of engine ", group.name, " is lost: ", reason.message())});
+}
+
+void SteeringRule::SetLastError(const Group& group, const Status& reason) {
+  control::SetLastError(roster_, group.id, reason);
+  rules_.last_error = reason;
+}
+
+void SteeringRule::Lose(const Group& group, const Status& reason) {
+  roster_.SetControl(group, {});
+  state_.orders.Remove(group.id);
+  rules_.planning->Unplan(group.id, /*sleeps=*/false);
+  SetLastError(group, reason);
+  const bool polite = reason.code() == Code::kCancelled;
+  out_.LogAndCount(polite ? "control.workers_left" : "control.workers_lost",
+                   polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  // To the publisher the end of another is a failure.
+  const Code code = polite ? Code::kUnavailable : reason.code();
+  rules_.engines->SteerFailed(group.id, {code, reason.message()});
+}
+
+void SteeringRule::OnMessage(const Group& group, const protocol::WorkerMessage& message) {
+  const SessionId session = group.control.session;
+  const std::string name = StrCat("the control of engine ", group.name);
+  if (const auto* steered = std::get_if<protocol::Steered>(&message)) return OnSteered(group, *steered);
+  if (std::holds_alternative<protocol::Heartbeat>(message)) return;
+  if (std::holds_alternative<protocol::Leave>(message)) {
+    out_.Add(Forget{session});
+    return Lose(group,
+                {Code::kCancelled, StrCat(name, " has left; start the engine's front end again to go on")});
+  }
+  const Status reason(
+      Code::kProtocol,
+      StrCat(name, " sent a message that its role does not send; use the same weightcast on all hosts"));
+  out_.Add(control::Refuse{session, reason});
+  Lose(group, reason);
+}
+
+// --- Orders ---------------------------------------------------------------------------------------------
+
+void SteeringRule::Order(const Group& group, Move move, const Version& version, const Status& reason) {
+  SteeringOrder& order = state_.orders.Edit(group.id);
+  order.move = move;
+  order.version = version;
+  order.done = order.failed = false;
+  out_.Send(group.control.session,
+            protocol::Steer{.order = ++order.order, .move = move, .version = version, .reason = reason});
+}
+
+SteeringRule::Answer SteeringRule::Ask(const Group& group, Move move, const Version& version) {
+  if (!group.controlled) return Answer::kDone;
+  if (group.control.session == 0) return Answer::kGone;
+  const SteeringOrder& last = state_.orders.Of(group.id);
+  const bool asked = last.move == move && last.version == version && !last.failed;
+  if (asked && last.done) return Answer::kDone;
+  out_.Arm(TimerKind::kStep, group.id, config_.commit_timeout);
+  if (!asked) Order(group, move, version);
+  return Answer::kAwaited;
+}
+
+void SteeringRule::OnSteered(const Group& group, const protocol::Steered& message) {
+  const SteeringOrder& last = state_.orders.Of(group.id);
+  if (message.order != last.order || last.done || last.failed) return;
+  SteeringOrder& order = state_.orders.Edit(group.id);
+  order.done = message.status.ok();
+  order.failed = !order.done;
+  order.overdue = false;
+  if (order.done) return rules_.engines->Steered(group.id);
+  const Status reason(message.status.code(),
+                      StrCat("the control of engine ", group.name, " cannot ", protocol::NameOf(order.move),
+                             ": ", message.status.message()));
+  SetLastError(group, reason);
+  out_.Log(LogLevel::kError, reason.message());
+  rules_.engines->SteerFailed(group.id, reason);
+}
+
+Status SteeringRule::Overdue(const Group& group) const {
+  const SteeringOrder& order = state_.orders.Of(group.id);
+  if (!order.overdue) return Status::Ok();
+  return {Code::kTimedOut,
+          StrCat("the control of engine ", group.name, " has not answered since it was asked to ",
+                 protocol::NameOf(order.move), "; see the log of the engine's front end")};
+}
+
+Status SteeringRule::TimedOut(const Group& group) {
+  SteeringOrder& order = state_.orders.Edit(group.id);
+  order.overdue = true;
+  const Status reason(
+      Code::kTimedOut,
+      StrCat("the control of engine ", group.name, " has not answered: ", protocol::NameOf(order.move), " (",
+             Seconds(config_.commit_timeout), " s, commit_timeout); see the log of the engine's front end"));
+  SetLastError(group, reason);
+  out_.Log(LogLevel::kWarning, reason.message());
+  return reason;
+}
+
+void SteeringRule::SteerIdle() {
+  for (const GroupId id : roster_.Touched()) {
+    const Group& group = *roster_.FindGroup(id);
+    if (group.control.session == 0 || IsFencing(group) || rules_.engines->IsBusy(id)) continue;
+    const SteeringOrder& last = state_.orders.Of(id);
+    const Version version = group.served;
+    const Move move = version.number >= 0 ? Move::kAdmit : Move::kEvict;
+    const bool known = last.order != 0 || !IsWhole(group);  // It may have outlived another controller.
+    if (last.move == move && last.version == version && known) continue;
+    const Status reason =
+        move == Move::kAdmit ? Status::Ok()
+        : group.last_error.ok()
+            ? Status(Code::kUnavailable,
+                     StrCat("engine ", group.name, " serves no version; it gets one with the next update"))
+            : group.last_error;
+    roster_.Touch(id);
+    Order(group, move, version, reason);
+  }
+}
+
+}  // namespace weightcast::control
