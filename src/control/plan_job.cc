@@ -138,9 +138,9 @@ Result<NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
 }
 
 /// The layouts of a job and what has been planned for them.
-class Planning {
+class JobPlanner {
  public:
-  explicit Planning(const PlanJob& job) : job_(job) {}
+  explicit JobPlanner(const PlanJob& job) : job_(job) {}
 
   /// False: failure() tells.
   bool Run() { return BuildLayouts() && CheckNames() && JoinLayouts() && MakeAndVerify(); }
@@ -316,7 +316,7 @@ class Planning {
 /// Turns a plan into what each member is told.
 class HandoutMaker {
  public:
-  HandoutMaker(const PlanJob& job, const Planning& planning, PlanOutput& output)
+  HandoutMaker(const PlanJob& job, const JobPlanner& planning, PlanOutput& output)
       : job_(job),
         planning_(planning),
         output_(output),
@@ -411,7 +411,7 @@ class HandoutMaker {
   }
 
   const PlanJob& job_;
-  const Planning& planning_;
+  const JobPlanner& planning_;
   PlanOutput& output_;
   const plan::TableEncoder encoder_;
   std::vector<const PlanMember*> destinations_;
@@ -420,7 +420,7 @@ class HandoutMaker {
   std::vector<SharedPacket> landings_;
 };
 
-std::string Summary(const PlanJob& job, const Planning& planning) {
+std::string Summary(const PlanJob& job, const JobPlanner& planning) {
   const plan::PlanReport& report = planning.plan().report;
   return StrCat(job.model, ": plan: epoch ", job.epoch, ", ", planning.inference().tensors(), " tensors, ",
                 job.sources.size(), job.from_engines ? " giving ranks to " : " trainers to ",
@@ -436,7 +436,7 @@ std::string Summary(const PlanJob& job, const Planning& planning) {
 PlanOutput RunPlan(const PlanJob& job) {
   PlanOutput output;
   output.epoch = job.epoch;
-  Planning planning(job);
+  JobPlanner planning(job);
   if (!planning.Run()) {
     output.status = planning.failure().status;
     output.concerned = planning.failure().concerned;
