@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <filesystem>
 #include <functional>
 
 #include "contract/suite.h"
 #include "device/handles.h"
+#include "open_fds.h"
 #include "transport/shm/source_messages.h"
 #include "unit/transport/shm_hostile_peer.h"
 
@@ -17,11 +17,6 @@ namespace {
 constexpr size_t kSize = 2U << 20;
 constexpr RegionId kSource{7, 70};
 constexpr GrantName kGrant{.slot = 2, .id = 22};
-
-size_t OpenFds() {
-  const auto all = std::filesystem::directory_iterator("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
 
 /// A victim with memory of device 0 that a grant opens, and a hostile peer in the same process, which has
 /// memory of the same device: so its offers need neither handles nor a trial.
@@ -208,7 +203,7 @@ TEST_F(DeviceHostileTest, HandlesThatBreakTheRulesEndTheLink) {
 // The driver finds out, and says so: the link and the context go on.
 TEST_F(DeviceHostileTest, WhatIsNoHandleIsNotRead) {
   Scene scene;
-  const size_t before = OpenFds();
+  const size_t before = test::OpenFds();
   const UniqueFd memory(memfd_create("no handle", MFD_CLOEXEC));
   const int fd = memory.get();
   const std::array<std::byte, 64> noise{std::byte{0x5a}};
@@ -226,7 +221,7 @@ TEST_F(DeviceHostileTest, WhatIsNoHandleIsNotRead) {
   EXPECT_FALSE(scene.peer.down);
   EXPECT_EQ(scene.Answer(scene.Order(1)), Code::kCancelled);
   EXPECT_TRUE(scene.target.Wiped());
-  EXPECT_EQ(OpenFds(), before + 1);
+  EXPECT_EQ(test::OpenFds(), before + 1);
 }
 
 TEST_F(DeviceHostileTest, ImpossibleLengthsOfBlocksAreNotRead) {

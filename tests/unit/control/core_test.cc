@@ -15,7 +15,7 @@
 namespace weightcast::control {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(20);
+constexpr Duration kLongestWait = std::chrono::seconds(20);
 
 /// A stream without a network.
 class FakeStream final : public WorkerStream {
@@ -48,11 +48,11 @@ class FakeStream final : public WorkerStream {
   }
   bool WaitBound() {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return link_ != nullptr; });
+    return changed_.wait_for(lock, kLongestWait, [&] { return link_ != nullptr; });
   }
   bool WaitKicked() {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return kicked_; });
+    return changed_.wait_for(lock, kLongestWait, [&] { return kicked_; });
   }
   /// What it is told first; nothing in time: Heartbeat.
   protocol::ControllerMessage First() {
@@ -62,7 +62,7 @@ class FakeStream final : public WorkerStream {
   }
   bool WaitAborted() {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return aborted_; });
+    return changed_.wait_for(lock, kLongestWait, [&] { return aborted_; });
   }
   [[nodiscard]] bool aborted() {
     const std::lock_guard lock(mutex_);

@@ -93,9 +93,9 @@ class CuttableProxy {
     const int other = sides_[fd].other;
     const ssize_t got = ::recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    const bool sent =
-        got > 0 &&
-        SendAll(other, {buffer, static_cast<size_t>(got)}, Clock::now() + std::chrono::seconds(5)).ok();
+    const bool sent = got > 0 && weightcast::SendAll(other, {buffer, static_cast<size_t>(got)},
+                                                     Clock::now() + std::chrono::seconds(5))
+                                     .ok();
     if (sent) return;
     sides_.erase(fd);
     sides_.erase(other);

@@ -13,10 +13,9 @@
 namespace weightcast::control {
 namespace {
 
+using stream::kTrainerMember;
 using stream::Purpose;
 using ::testing::HasSubstr;
-
-const stream::Member kTrainer{.role = stream::Role::kTrainer};
 
 /// A listener that counts what its handlers are told.
 class ListenerTest : public ::testing::Test {
@@ -56,8 +55,8 @@ class ListenerTest : public ::testing::Test {
   std::unique_ptr<stream::ClientStream> Connected(Purpose purpose) {
     auto client = stream::NewClient();
     const Status status =
-        stream::ConnectStream(*client, StrCat("127.0.0.1:", listener_->port()), stream::TokenOf(kTrainer),
-                              purpose, protocol::kProtocolVersion);
+        stream::ConnectStream(*client, StrCat("127.0.0.1:", listener_->port()),
+                              stream::TokenOf(kTrainerMember), purpose, protocol::kProtocolVersion);
     EXPECT_TRUE(status.ok()) << status.ToString();
     return client;
   }

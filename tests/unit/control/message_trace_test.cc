@@ -9,8 +9,8 @@ namespace {
 using ::testing::SizeIs;
 
 const std::string kModel = "policy";
-const protocol::WorkerName kTrainer{.role = protocol::Role::kTrainer, .engine = "", .rank = 3};
-const MessageTrace::Peer kPeer{kModel, kTrainer};
+const protocol::WorkerName kThirdTrainer{.role = protocol::Role::kTrainer, .engine = "", .rank = 3};
+const MessageTrace::Peer kPeer{kModel, kThirdTrainer};
 
 void Receive(MessageTrace& trace, int64_t number) {
   trace.AddReceived(kPeer, static_cast<uint64_t>(number), 3, protocol::Published{.number = number});
@@ -28,7 +28,7 @@ TEST(MessageTrace, TellsBothDirectionsInOrderAndInWords) {
   ASSERT_THAT(all.messages, SizeIs(2));
   EXPECT_EQ(all.messages[0].name + all.messages[0].fields, "Published{number: 7}");
   EXPECT_TRUE(all.messages[0].received);
-  EXPECT_EQ(all.messages[0].worker, kTrainer);
+  EXPECT_EQ(all.messages[0].worker, kThirdTrainer);
   EXPECT_EQ(all.messages[1].name + all.messages[1].fields,
             "Start{update: update 2.0 (term 1, epoch 0), grants: 1 [{destination: 3}]}");
   EXPECT_FALSE(all.messages[1].received);

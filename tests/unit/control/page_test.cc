@@ -9,6 +9,7 @@
 #include "control/page_json.h"
 #include "control/page_server.h"
 #include "control/page_state.h"
+#include "unit/control/tokens.h"
 
 namespace weightcast::control {
 namespace {
@@ -17,8 +18,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-constexpr const char* kMaster = "91f2c5d08b3a47e6a1d90c4be8f37265";
 
 UpdateRecord RecordOf(int64_t number) {
   UpdateRecord record{
@@ -124,7 +123,7 @@ TEST(PageJson, SaysHowAnUpdateEndedAndWhy) {
 class PageTest : public ::testing::Test {
  protected:
   void Start(const std::string& where = "127.0.0.1:0") {
-    auto page = PageServer::Start(where, *Token::Parse(kMaster, /*configured=*/true, "here"), state_);
+    auto page = PageServer::Start(where, *Token::Parse(kFirstToken, /*configured=*/true, "here"), state_);
     ASSERT_TRUE(page.ok()) << page.status().ToString();
     page_ = std::move(*page);
     state_->Show({.term = {.number = 7}, .job = "j", .models = {}});
@@ -136,7 +135,9 @@ class PageTest : public ::testing::Test {
         *SocketAddress::Parse(StrCat("127.0.0.1:", SocketAddress::Parse(page_->address())->port()));
     auto fd = Connect(address, In(10.0));
     EXPECT_TRUE(fd.ok());
-    EXPECT_TRUE(SendAll(fd->get(), StrCat("GET ", path, " HTTP/1.1\r\n", headers, "\r\n"), In(10.0)).ok());
+    EXPECT_TRUE(
+        weightcast::SendAll(fd->get(), StrCat("GET ", path, " HTTP/1.1\r\n", headers, "\r\n"), In(10.0))
+            .ok());
     return std::move(*fd);
   }
   /// What comes until `end` does, or the connection's end.
@@ -205,12 +206,12 @@ TEST_F(PageTest, AStateThatReadsTheSameIsNotSentAgain) {
 
 TEST_F(PageTest, BeyondLoopbackOnlyTheObserversTokenReads) {
   Start("0.0.0.0:0");
-  const Token master = *Token::Parse(kMaster, true, "here");
+  const Token master = *Token::Parse(kFirstToken, true, "here");
   const auto printed = master.ForObserver()->Print();
   const std::string token(printed.bytes());
   for (const char* path : {"/", "/api/state", "/api/updates", "/api/events", "/metrics"}) {
     EXPECT_THAT(Get(path), StartsWith("HTTP/1.1 401")) << path;
-    for (const std::string& wrong : {std::string(kMaster), token.substr(1), token + "x", std::string()})
+    for (const std::string& wrong : {std::string(kFirstToken), token.substr(1), token + "x", std::string()})
       EXPECT_THAT(Get(StrCat(path, "?token=", wrong)), StartsWith("HTTP/1.1 401")) << path;
     EXPECT_THAT(Get(path, StrCat("Authorization: Basic ", token, "\r\n")), StartsWith("HTTP/1.1 401"))
         << path;
@@ -236,7 +237,7 @@ TEST_F(PageTest, OnLoopbackOtherNamesOfThisHostAreRefused) {
 
 TEST(PageServer, SaysWhyItDoesNotListen) {
   const auto state = std::make_shared<PageState>();
-  const Token own = *Token::Parse(kMaster, /*configured=*/false, "the user's file");
+  const Token own = *Token::Parse(kFirstToken, /*configured=*/false, "the user's file");
   EXPECT_THAT(PageServer::Start("0.0.0.0:0", own, state).status().ToString(),
               AllOf(HasSubstr("loopback only"), HasSubstr("WEIGHTCAST_TOKEN")));
   EXPECT_THAT(PageServer::Start("8080", own, state).status().message(), HasSubstr("--http is '8080'"));
@@ -247,11 +248,11 @@ TEST(PageServer, SaysWhyItDoesNotListen) {
 
 TEST(PageServer, IsUnhealthyWhileTheControllerShowsNothing) {
   const auto state = std::make_shared<PageState>();
-  const auto page = PageServer::Start("127.0.0.1:0", *Token::Parse(kMaster, false, "here"), state);
+  const auto page = PageServer::Start("127.0.0.1:0", *Token::Parse(kFirstToken, false, "here"), state);
   ASSERT_TRUE(page.ok());
   auto fd = Connect(*SocketAddress::Parse((*page)->address()), In(10.0));
   ASSERT_TRUE(fd.ok());
-  ASSERT_TRUE(SendAll(fd->get(), "GET /healthz HTTP/1.1\r\n\r\n", In(10.0)).ok());
+  ASSERT_TRUE(weightcast::SendAll(fd->get(), "GET /healthz HTTP/1.1\r\n\r\n", In(10.0)).ok());
   char answer[12] = {};
   ASSERT_TRUE(ReceiveAll(fd->get(), answer, sizeof answer, In(10.0)).ok());
   EXPECT_EQ(std::string_view(answer, sizeof answer), "HTTP/1.1 503");

@@ -24,8 +24,8 @@ protocol::ShardInfo Whole(const std::string& name, Shape shape) {
           .declared = false};
 }
 
-PlanMember Member(SessionId session, protocol::WorkerName name, std::vector<protocol::ShardInfo> shards,
-                  const std::string& rules = {}) {
+PlanMember MemberOf(SessionId session, protocol::WorkerName name, std::vector<protocol::ShardInfo> shards,
+                    const std::string& rules = {}) {
   return {.session = session,
           .member = {.name = std::move(name), .incarnation = 1000 + session, .addresses = {"10.0.0.1:1"}},
           .registration = std::make_shared<protocol::Register>(
@@ -42,12 +42,12 @@ PlanJob TwoToTwo() {
   job.epoch = 3;
   job.run.number = 2;
   for (uint32_t rank = 0; rank < 2; ++rank)
-    job.sources.push_back(Member(1 + rank, {.role = protocol::Role::kTrainer, .engine = "", .rank = rank},
-                                 {Whole("w", {64, 4})}));
+    job.sources.push_back(MemberOf(1 + rank, {.role = protocol::Role::kTrainer, .engine = "", .rank = rank},
+                                   {Whole("w", {64, 4})}));
   for (const char* engine : {"a", "b"})
     job.engines.push_back(
-        {Member(static_cast<SessionId>(3 + job.engines.size()),
-                {.role = protocol::Role::kInference, .engine = engine, .rank = 0}, {Whole("w", {64, 4})})});
+        {MemberOf(static_cast<SessionId>(3 + job.engines.size()),
+                  {.role = protocol::Role::kInference, .engine = engine, .rank = 0}, {Whole("w", {64, 4})})});
   return job;
 }
 
@@ -134,7 +134,8 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
   PlanJob job = TwoToTwo();
   const std::string rules = R"({"rules": [{"fuse": ["q", "k"], "to": "w"}]})";
   for (PlanMember& trainer : job.sources)
-    trainer = Member(trainer.session, trainer.member.name, {Whole("q", {32, 4}), Whole("k", {32, 4})}, rules);
+    trainer =
+        MemberOf(trainer.session, trainer.member.name, {Whole("q", {32, 4}), Whole("k", {32, 4})}, rules);
   const PlanOutput planned = RunPlan(job);
   ASSERT_TRUE(planned.status.ok()) << planned.status.ToString();
   ASSERT_TRUE(planned.fused != nullptr);
@@ -143,7 +144,7 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
   const auto half = [](SessionId session, uint32_t rank) {
     protocol::ShardInfo shard = Whole("w", {64, 4});
     shard.box = {.offset = {32 * rank, 0}, .size = {32, 4}};
-    return Member(session, {.role = protocol::Role::kInference, .engine = "b", .rank = rank}, {shard});
+    return MemberOf(session, {.role = protocol::Role::kInference, .engine = "b", .rank = rank}, {shard});
   };
   job.engines[1] = {half(7, 0), half(8, 1)};
   const PlanOutput refused = RunPlan(job);
@@ -168,7 +169,7 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
     q.box = {.offset = {16 * rank, 0}, .size = {16, 4}};
     protocol::ShardInfo k = q;
     k.box.offset[0] += 32;
-    return Member(session, {.role = protocol::Role::kInference, .engine = "b", .rank = rank}, {k, q});
+    return MemberOf(session, {.role = protocol::Role::kInference, .engine = "b", .rank = rank}, {k, q});
   };
   job.engines[1] = refill.engines[0] = {of_each(7, 0), of_each(8, 1)};
   refill.fused = planned.fused;
@@ -182,9 +183,9 @@ TEST(PlanJob, EnginesOfSeveralTensorParallelismsFillOneThatLacksAVersion) {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       protocol::ShardInfo part = Whole("w", {64, 4});
       part.box = {.offset = {64 / ranks * rank, 0}, .size = {64 / ranks, 4}};
-      members.push_back(Member(first + rank,
-                               {.role = protocol::Role::kInference, .engine = name, .rank = rank},
-                               {part, Whole("norm", {8})}));
+      members.push_back(MemberOf(first + rank,
+                                 {.role = protocol::Role::kInference, .engine = name, .rank = rank},
+                                 {part, Whole("norm", {8})}));
     }
     return members;
   };
@@ -225,7 +226,7 @@ TEST(PlanJob, APlanThatIsTooLargeIsNobodysFault) {
 TEST(PlanJob, ANewcomerThatDoesNotFitDoesNotEvictThoseThatServe) {
   PlanJob job = TwoToTwo();
   job.engines[0] = {
-      Member(9, {.role = protocol::Role::kInference, .engine = "a", .rank = 0}, {Whole("w", {64, 5})})};
+      MemberOf(9, {.role = protocol::Role::kInference, .engine = "a", .rank = 0}, {Whole("w", {64, 5})})};
   EXPECT_EQ(RunPlan(job).concerned, std::vector<SessionId>{9});
   job.engines.pop_back();
   EXPECT_EQ(RunPlan(job).concerned, std::vector<SessionId>{9}) << "the trainers stay";
@@ -244,7 +245,7 @@ TEST(PlanJob, WhenNoEngineFitsTheTrainersStay) {
 TEST(PlanJob, TrainersMustAgreeOnRulesAndRulesAreChecked) {
   PlanJob job = TwoToTwo();
   job.sources[1] =
-      Member(2, {.role = protocol::Role::kTrainer, .engine = "", .rank = 1}, {Whole("w", {64, 4})}, "{}");
+      MemberOf(2, {.role = protocol::Role::kTrainer, .engine = "", .rank = 1}, {Whole("w", {64, 4})}, "{}");
   PlanOutput output = RunPlan(job);
   EXPECT_THAT(output.status.message(), HasSubstr("different name rules"));
   EXPECT_EQ(output.concerned, (std::vector<SessionId>{1, 2}));

@@ -17,12 +17,12 @@
 namespace weightcast::control {
 namespace {
 
-constexpr int kTensors = 40;
-constexpr int kTrainers = 8;
-constexpr int kEngines = 32;
+constexpr int kTensorCount = 40;
+constexpr int kTrainerCount = 8;
+constexpr int kEngineCount = 32;
 
-PlanMember Member(SessionId session, protocol::WorkerName name,
-                  const std::shared_ptr<const protocol::Register>& registration) {
+PlanMember MemberWith(SessionId session, protocol::WorkerName name,
+                      const std::shared_ptr<const protocol::Register>& registration) {
   return {.session = session,
           .member = {.name = std::move(name), .incarnation = session, .addresses = {"10.0.0.1:1"}},
           .registration = registration,
@@ -35,7 +35,7 @@ PlanJob LargeJob() {
   job.model = "policy";
   const auto shards = [](int rank, int ranks) {
     auto registration = std::make_shared<protocol::Register>();
-    for (int i = 0; i < kTensors; ++i) {
+    for (int i = 0; i < kTensorCount; ++i) {
       const int64_t rows = 64 / ranks;
       registration->shards.push_back(
           {.tensor = {.name = StrCat("t.", i), .dtype = DType::kF32, .shape = {64, 4}},
@@ -45,12 +45,13 @@ PlanJob LargeJob() {
     return registration;
   };
   SessionId session = 0;
-  for (uint32_t rank = 0; rank < kTrainers; ++rank)
-    job.sources.push_back(Member(++session, {.role = protocol::Role::kTrainer, .engine = "", .rank = rank},
-                                 shards(static_cast<int>(rank), kTrainers)));
+  for (uint32_t rank = 0; rank < kTrainerCount; ++rank)
+    job.sources.push_back(MemberWith(++session,
+                                     {.role = protocol::Role::kTrainer, .engine = "", .rank = rank},
+                                     shards(static_cast<int>(rank), kTrainerCount)));
   const auto whole = shards(0, 1);
-  for (int engine = 0; engine < kEngines; ++engine)
-    job.engines.push_back({Member(
+  for (int engine = 0; engine < kEngineCount; ++engine)
+    job.engines.push_back({MemberWith(
         ++session, {.role = protocol::Role::kInference, .engine = StrCat("e", engine), .rank = 0}, whole)});
   return job;
 }
@@ -71,7 +72,7 @@ PlanJob LargeJob() {
   std::promise<PlanOutput> promise;
   planner.Submit(std::move(job), [&](PlanOutput output) { promise.set_value(std::move(output)); });
   const PlanOutput output = promise.get_future().get();
-  const bool planned = output.status.ok() && output.handouts.size() == kTrainers + kEngines;
+  const bool planned = output.status.ok() && output.handouts.size() == kTrainerCount + kEngineCount;
   const bool refused = output.status.code() == Code::kExhausted && output.concerned.empty() &&
                        output.handouts.empty() && output.status.message().find("memory") != std::string::npos;
   _exit(planned ? 0 : refused ? 1 : 2);

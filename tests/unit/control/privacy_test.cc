@@ -21,6 +21,7 @@ namespace {
 
 using stream::kMaster;
 using stream::kOtherMaster;
+using stream::kTrainerMember;
 using stream::Member;
 using stream::Purpose;
 using ::testing::HasSubstr;
@@ -31,13 +32,7 @@ int Attempts() {
   return wanted == nullptr ? 20 : std::atoi(wanted);
 }
 
-const Member kTrainer{.role = stream::Role::kTrainer};
 const Member kEngineA{.role = stream::Role::kInference, .engine = "a"};
-const protocol::WorkerName kTrainerName{.role = protocol::Role::kTrainer, .engine = "", .rank = 0};
-
-protocol::WorkerName RankOf(const std::string& engine) {
-  return {.role = protocol::Role::kInference, .engine = engine, .rank = 0};
-}
 
 class Privacy : public ::testing::Test {
  protected:
@@ -64,7 +59,7 @@ class Privacy : public ::testing::Test {
   Puppet::Options OptionsWith(const std::string& token_file) {
     Puppet::Options options;
     options.address = controller_->address();
-    options.name = kTrainerName;
+    options.name = TrainerOf(0);
     options.settings = {{"token_file", token_file}};
     return options;
   }
@@ -135,7 +130,7 @@ TEST_F(Privacy, ARecordingOfTheControlPortHasNoTokenNoKeyAndNoMessage) {
   EXPECT_THAT(recorded, HasSubstr("trainer"));
   const stream::MasterToken master = stream::Master();
   for (const Purpose purpose : {Purpose::kControl, Purpose::kObserve, Purpose::kQueue, Purpose::kPeers}) {
-    const std::string key(master.Key(purpose, kTrainer).bytes());
+    const std::string key(master.Key(purpose, kTrainerMember).bytes());
     EXPECT_EQ(recorded.find(key), std::string::npos);
     EXPECT_EQ(recorded.find(stream::ToBase64(key)), std::string::npos);
   }
@@ -145,20 +140,22 @@ TEST_F(Privacy, ARecordingOfTheControlPortHasNoTokenNoKeyAndNoMessage) {
 }
 
 TEST_F(Privacy, AWrongTokenIsNeverBelieved) {
-  const stream::RoleToken wrong = stream::TokenOf(kTrainer, kOtherMaster);
+  const stream::RoleToken wrong = stream::TokenOf(kTrainerMember, kOtherMaster);
   for (int i = 0; i < Attempts(); ++i)
-    ASSERT_EQ(Greet(controller_->address(), wrong, kTrainerName).status().code(), Code::kPermission) << i;
+    ASSERT_EQ(Greet(controller_->address(), wrong, TrainerOf(0)).status().code(), Code::kPermission) << i;
   ExpectNobody();
   // The same with the right one.
-  const auto answer = Greet(controller_->address(), stream::TokenOf(kTrainer), kTrainerName);
+  const auto answer = Greet(controller_->address(), stream::TokenOf(kTrainerMember), TrainerOf(0));
   ASSERT_TRUE(answer.ok()) << answer.status().ToString();
   EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(*answer));
 }
 
 TEST_F(Privacy, ATokenOfAnotherRoleOrEngineIsNeverBelieved) {
   const Member inference{.role = stream::Role::kInference};
-  const std::pair<Member, protocol::WorkerName> wrong[] = {
-      {kEngineA, kTrainerName}, {kEngineA, RankOf("b")}, {kTrainer, RankOf("a")}, {inference, kTrainerName}};
+  const std::pair<Member, protocol::WorkerName> wrong[] = {{kEngineA, TrainerOf(0)},
+                                                           {kEngineA, RankOf("b")},
+                                                           {kTrainerMember, RankOf("a")},
+                                                           {inference, TrainerOf(0)}};
   for (int i = 0; i < Attempts(); ++i) {
     const auto& [member, name] = wrong[i % 4];
     const auto answer = Greet(controller_->address(), stream::TokenOf(member), name);
@@ -170,7 +167,7 @@ TEST_F(Privacy, ATokenOfAnotherRoleOrEngineIsNeverBelieved) {
   }
   ExpectNobody();
   for (const auto& [member, name] : {std::pair(kEngineA, RankOf("a")), std::pair(inference, RankOf("b")),
-                                     std::pair(kTrainer, kTrainerName)}) {
+                                     std::pair(kTrainerMember, TrainerOf(0))}) {
     const auto answer = Greet(controller_->address(), stream::TokenOf(member), name);
     ASSERT_TRUE(answer.ok()) << answer.status().ToString();
     EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(*answer)) << stream::MemberText(member);
@@ -184,7 +181,7 @@ TEST_F(Privacy, AnIncarnationWithoutItsSecretIsNeverBelieved) {
   ASSERT_TRUE(before.ok()) << before.status().ToString();
   const Incarnation live = before->models.at(0).workers.at(0).incarnation;
   for (int i = 0; i < Attempts(); ++i) {
-    const auto answer = Greet(controller_->address(), stream::TokenOf(kTrainer), kTrainerName, live);
+    const auto answer = Greet(controller_->address(), stream::TokenOf(kTrainerMember), TrainerOf(0), live);
     ASSERT_TRUE(answer.ok()) << answer.status().ToString();
     const auto* refused = std::get_if<protocol::Refused>(&*answer);
     ASSERT_NE(refused, nullptr) << i;
@@ -214,13 +211,13 @@ TEST_F(Privacy, ARoleTokenDoesItsPartAndNoOther) {
   EXPECT_TRUE(GetView(*Settings::From(settings), Clock::now() + kPatience).ok());
   settings["token_file"] = Write("peer", text({.role = stream::Role::kPeer}));
   EXPECT_EQ(GetView(*Settings::From(settings), Clock::now() + kPatience).status().code(), Code::kPermission);
-  EXPECT_EQ(
-      Controller::Start({.listen = "127.0.0.1:0", .settings = {{"token_file", Write("x", text(kTrainer))}}})
-          .status()
-          .code(),
-      Code::kPermission);
+  EXPECT_EQ(Controller::Start(
+                {.listen = "127.0.0.1:0", .settings = {{"token_file", Write("x", text(kTrainerMember))}}})
+                .status()
+                .code(),
+            Code::kPermission);
 
-  Puppet trainer(OptionsWith(Write("trainer", text(kTrainer))));
+  Puppet trainer(OptionsWith(Write("trainer", text(kTrainerMember))));
   EXPECT_TRUE(trainer.WaitConnected());
 }
 
@@ -261,7 +258,7 @@ TEST_F(Privacy, AnImpostorIsNeverTakenForTheController) {
   const stream::TestListener listener;
   std::thread impostor([&] {
     for (UniqueFd fd = listener.AcceptOne(); fd.valid(); fd = listener.AcceptOne())
-      Pose(std::move(fd), stream::TokenOf(kTrainer));
+      Pose(std::move(fd), stream::TokenOf(kTrainerMember));
   });
   int posed = 0;
   for (int i = 0; i < Attempts(); ++i) {
@@ -280,8 +277,9 @@ TEST_F(Privacy, AnImpostorIsNeverTakenForTheController) {
 
 TEST_F(Privacy, AnotherVersionIsToldThatItIsOne) {
   const auto client = std::move(*stream::ClientStream::Create());
-  const Status status = stream::ConnectStream(*client, controller_->address(), stream::TokenOf(kTrainer),
-                                              Purpose::kObserve, protocol::kProtocolVersion + 1);
+  const Status status =
+      stream::ConnectStream(*client, controller_->address(), stream::TokenOf(kTrainerMember),
+                            Purpose::kObserve, protocol::kProtocolVersion + 1);
   EXPECT_EQ(status.code(), Code::kProtocol);
   EXPECT_THAT(status.message(), HasSubstr("another version"));
 }

@@ -20,6 +20,13 @@ namespace weightcast::control {
 
 inline constexpr Duration kPatience = std::chrono::seconds(20);
 
+inline protocol::WorkerName TrainerOf(uint32_t rank) {
+  return {.role = protocol::Role::kTrainer, .engine = "", .rank = rank};
+}
+inline protocol::WorkerName RankOf(const std::string& engine, uint32_t rank = 0) {
+  return {.role = protocol::Role::kInference, .engine = engine, .rank = rank};
+}
+
 /// A worker over a real client that follows the protocol but moves no bytes: an inference rank is complete
 /// when it has granted.
 class Puppet {

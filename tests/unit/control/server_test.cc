@@ -11,22 +11,12 @@
 #include "base/socket.h"
 #include "unit/control/cuttable_proxy.h"
 #include "unit/control/puppet.h"
+#include "unit/control/tokens.h"
 
 namespace weightcast::control {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr const char* kOne = "91f2c5d08b3a47e6a1d90c4be8f37265";
-constexpr const char* kTwo = "0b7de44a92c8135f6e01ab39d7f2885c";
-constexpr const char* kThree = "c4f1a97e2b05d8631f7e90a2b4c6d8e0";
-
-protocol::WorkerName TrainerName(uint32_t rank) {
-  return {.role = protocol::Role::kTrainer, .engine = "", .rank = rank};
-}
-protocol::WorkerName RankName(const std::string& engine, uint32_t rank = 0) {
-  return {.role = protocol::Role::kInference, .engine = engine, .rank = rank};
-}
 
 /// Whether the last attempt was refused, in time.
 bool WaitRefused(Puppet& puppet) {
@@ -79,8 +69,8 @@ class ServerTest : public ::testing::Test {
 
 TEST_F(ServerTest, OneUpdateOverTheNetwork) {
   Start();
-  Puppet& trainer = Add(TrainerName(0), 1);
-  Puppet& rank = Add(RankName("a"), 1);
+  Puppet& trainer = Add(TrainerOf(0), 1);
+  Puppet& rank = Add(RankOf("a"), 1);
   ASSERT_TRUE(trainer.Publish(1));
   ASSERT_TRUE(rank.WaitServed(1));
   ASSERT_TRUE(trainer.WaitDone(1));
@@ -93,8 +83,8 @@ TEST_F(ServerTest, OneUpdateOverTheNetwork) {
 
 TEST_F(ServerTest, AnObserverIsToldWhatUpdatesTook) {
   Start();
-  Puppet& trainer = Add(TrainerName(0), 1);
-  Puppet& rank = Add(RankName("a"), 1);
+  Puppet& trainer = Add(TrainerOf(0), 1);
+  Puppet& rank = Add(RankOf("a"), 1);
   const auto ask = [&](protocol::AskUpdates question) {
     const auto json = GetUpdates(ClientSettings(), question, Clock::now() + kPatience);
     EXPECT_TRUE(json.ok()) << json.status().ToString();
@@ -121,8 +111,8 @@ TEST_F(ServerTest, AnObserverIsToldWhatUpdatesTook) {
 TEST_F(ServerTest, SixtyFourWorkersAndFiveVersions) {
   Start({{"min_engines", "32"}});
   for (uint32_t i = 0; i < 32; ++i) {
-    Add(TrainerName(i), 32);
-    Add(RankName(StrCat("engine-", i)), 1);
+    Add(TrainerOf(i), 32);
+    Add(RankOf(StrCat("engine-", i)), 1);
   }
   for (int64_t number = 1; number <= 5; ++number) {
     for (size_t i = 0; i < puppets_.size(); i += 2) ASSERT_TRUE(puppets_[i]->Publish(number));
@@ -146,21 +136,21 @@ TEST_F(ServerTest, LargeRegistrationsAndTablesTravelInPieces) {
   }
   Puppet::Options options;
   options.shards = shards;
-  Puppet& trainer = Add(TrainerName(0), 1, options);
-  Puppet& rank = Add(RankName("a"), 1, options);
+  Puppet& trainer = Add(TrainerOf(0), 1, options);
+  Puppet& rank = Add(RankOf("a"), 1, options);
   ASSERT_TRUE(trainer.Publish(1));
   ASSERT_TRUE(rank.WaitServed(1));
 }
 
 TEST_F(ServerTest, AWrongTokenEndsAtOnceAndSaysSo) {
-  std::ofstream(folder_ + "/one") << kOne;
-  std::ofstream(folder_ + "/two") << kTwo;
+  std::ofstream(folder_ + "/one") << kFirstToken;
+  std::ofstream(folder_ + "/two") << kSecondToken;
   std::filesystem::permissions(folder_ + "/one", std::filesystem::perms::owner_read);
   std::filesystem::permissions(folder_ + "/two", std::filesystem::perms::owner_read);
   Start({{"token_file", folder_ + "/one"}});
   Puppet::Options options;
   options.settings["token_file"] = folder_ + "/two";
-  Puppet& stranger = Add(TrainerName(0), 1, options);
+  Puppet& stranger = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(stranger.WaitEnded());
   EXPECT_EQ(stranger.end().code(), Code::kPermission);
   EXPECT_THAT(stranger.end().message(), HasSubstr("token"));
@@ -174,7 +164,7 @@ TEST_F(ServerTest, AWrongJobIsRefused) {
   Start({{"job", "mine"}});
   Puppet::Options options;
   options.job = "yours";
-  Puppet& stranger = Add(TrainerName(0), 1, options);
+  Puppet& stranger = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(stranger.WaitEnded());
   EXPECT_THAT(stranger.end().message(), HasSubstr("serves job 'mine', not 'yours'"));
 }
@@ -183,7 +173,7 @@ TEST_F(ServerTest, AnotherProtocolVersionIsRefused) {
   Start();
   Puppet::Options options;
   options.version = 2;
-  Puppet& old = Add(TrainerName(0), 1, options);
+  Puppet& old = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(old.WaitEnded());
   EXPECT_EQ(old.end().code(), Code::kProtocol);
   EXPECT_EQ(old.end().message(),
@@ -192,9 +182,9 @@ TEST_F(ServerTest, AnotherProtocolVersionIsRefused) {
 
 TEST_F(ServerTest, ARankTwiceIsRefused) {
   Start();
-  Puppet& first = Add(TrainerName(0), 2);
+  Puppet& first = Add(TrainerOf(0), 2);
   ASSERT_TRUE(first.WaitConnected());
-  Puppet& second = Add(TrainerName(0), 2);
+  Puppet& second = Add(TrainerOf(0), 2);
   ASSERT_TRUE(second.WaitEnded());
   EXPECT_THAT(second.end().message(), HasSubstr("rank taken: trainer 0"));
   EXPECT_EQ(first.client().state(), LinkState::kConnected);
@@ -202,8 +192,8 @@ TEST_F(ServerTest, ARankTwiceIsRefused) {
 
 TEST_F(ServerTest, AMissingWorkerIsNamedToAllWhoWait) {
   Start({{"join_timeout", "0.5"}});
-  Puppet& trainer = Add(TrainerName(0), 2);
-  Puppet& rank = Add(RankName("a"), 1);
+  Puppet& trainer = Add(TrainerOf(0), 2);
+  Puppet& rank = Add(RankOf("a"), 1);
   ASSERT_TRUE(trainer.WaitEnded());
   ASSERT_TRUE(rank.WaitEnded());
   EXPECT_THAT(trainer.end().message(), HasSubstr("missing: trainer 1 of 2 did not join within 0.5 s"));
@@ -212,12 +202,12 @@ TEST_F(ServerTest, AMissingWorkerIsNamedToAllWhoWait) {
 
 TEST_F(ServerTest, ShapesThatDoNotMatchAreToldToTheEngine) {
   Start();
-  Add(TrainerName(0), 1);
+  Add(TrainerOf(0), 1);
   Puppet::Options options;
   options.shards = {{.tensor = {.name = "w", .dtype = DType::kF32, .shape = {256, 5}},
                      .box = {.offset = {0, 0}, .size = {256, 5}},
                      .declared = false}};
-  Puppet& rank = Add(RankName("a"), 1, options);
+  Puppet& rank = Add(RankOf("a"), 1, options);
   ASSERT_TRUE(rank.WaitEnded());
   EXPECT_THAT(rank.end().message(), HasSubstr("[256, 5]"));
 }
@@ -245,7 +235,7 @@ TEST_F(ServerTest, AnUnreachableControllerIsNamed) {
   Puppet::Options options;
   options.address = address;
   options.settings["join_timeout"] = "0.5";
-  Puppet& lonely = Add(TrainerName(0), 1, options);
+  Puppet& lonely = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(lonely.WaitEnded());
   EXPECT_EQ(lonely.end().code(), Code::kTimedOut);
   EXPECT_THAT(lonely.end().message(), HasSubstr(StrCat("no controller at ", address, " for 0.5 s")));
@@ -258,7 +248,7 @@ TEST_F(ServerTest, AListenerThatNeverAnswersIsGivenUp) {
   Puppet::Options options;
   options.address = LocalAddressOf(listener->get())->ToString();
   options.settings["join_timeout"] = "0.5";
-  Puppet& lonely = Add(TrainerName(0), 1, options);
+  Puppet& lonely = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(lonely.WaitEnded());
   EXPECT_EQ(lonely.end().code(), Code::kTimedOut);
 }
@@ -269,7 +259,7 @@ TEST_F(ServerTest, WorkersMayComeBeforeTheController) {
   listener->reset();
   Puppet::Options options;
   options.address = address;
-  Puppet& early = Add(TrainerName(0), 1, options);
+  Puppet& early = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(early.Wait([&] { return early.client().state() == LinkState::kBroken; }));
   auto started = Controller::Start({.listen = address, .settings = {}});
   ASSERT_TRUE(started.ok()) << started.status().ToString();
@@ -282,7 +272,7 @@ TEST_F(ServerTest, AStoppedControllerIsNoticedInTimeAndLookedForWithoutLimit) {
   const std::string address = controller_->address();
   Puppet::Options options;
   for (const char* name : {"lease", "join_timeout", "controller_timeout"}) options.settings[name] = "0.2";
-  Puppet& trainer = Add(TrainerName(0), 1, options);
+  Puppet& trainer = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(trainer.WaitConnected());
   EXPECT_TRUE(trainer.absence().Told().ok());
   controller_.reset();
@@ -321,34 +311,34 @@ class ServerTokenTest : public ServerTest {
 };
 
 TEST_F(ServerTokenTest, AControllerThatComesBackWithAnotherTokenIsFollowed) {
-  WriteToken("token", kOne);
+  WriteToken("token", kFirstToken);
   StartWith("token", "127.0.0.1:0");
   const std::string address = controller_->address();
   Puppet::Options options;
   options.settings = {{"token_file", folder_ + "/token"}, {"lease", "0.2"}};
-  Puppet& trainer = Add(TrainerName(0), 1, options);
+  Puppet& trainer = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(trainer.WaitConnected());
   controller_.reset();
   ASSERT_TRUE(trainer.Wait([&] { return trainer.client().state() == LinkState::kBroken; }));
-  WriteToken("token", kTwo);
+  WriteToken("token", kSecondToken);
   StartWith("token", address);
   ASSERT_TRUE(trainer.WaitWelcomes(2));
   // Its file is gone or another's, but its controller has the token of before.
-  WriteToken("own", kTwo);
+  WriteToken("own", kSecondToken);
   controller_.reset();
-  WriteToken("token", kThree);
+  WriteToken("token", kThirdToken);
   StartWith("own", address);
   ASSERT_TRUE(trainer.WaitWelcomes(3));
 }
 
 TEST_F(ServerTokenTest, WhoeverRefusesTheTokenAtTheControllersAddressEndsNobodyAtOnce) {
-  WriteToken("token", kOne);
-  WriteToken("other", kTwo);
+  WriteToken("token", kFirstToken);
+  WriteToken("other", kSecondToken);
   StartWith("token", "127.0.0.1:0");
   const std::string address = controller_->address();
   Puppet::Options options;
   options.settings = {{"token_file", folder_ + "/token"}, {"lease", "0.2"}, {"join_timeout", "2"}};
-  Puppet& trainer = Add(TrainerName(0), 1, options);
+  Puppet& trainer = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(trainer.WaitConnected());
   controller_.reset();
   StartWith("other", address);
@@ -369,8 +359,8 @@ TEST_F(ServerTest, BreaksLoseNothing) {
   CuttableProxy proxy(controller_->address());
   Puppet::Options options;
   options.address = proxy.address();
-  Puppet& trainer = Add(TrainerName(0), 1, options);
-  Puppet& rank = Add(RankName("a"), 1, options);
+  Puppet& trainer = Add(TrainerOf(0), 1, options);
+  Puppet& rank = Add(RankOf("a"), 1, options);
   std::mt19937 random(7);
   for (int64_t number = 1; number <= 30; ++number) {
     ASSERT_TRUE(trainer.Publish(number));
@@ -388,10 +378,10 @@ TEST_F(ServerTest, ABreakLongerThanTheLeaseIsDeathAndANewBeginning) {
   CuttableProxy proxy(controller_->address());
   Puppet::Options options;
   options.settings["lease"] = "0.4";
-  Puppet& trainer = Add(TrainerName(0), 1, options);
+  Puppet& trainer = Add(TrainerOf(0), 1, options);
   options.address = proxy.address();
   options.settings["controller_timeout"] = "20";
-  Puppet& rank = Add(RankName("a"), 1, options);
+  Puppet& rank = Add(RankOf("a"), 1, options);
   ASSERT_TRUE(trainer.WaitConnected());
   ASSERT_TRUE(rank.WaitConnected());
   proxy.Switch(false);
@@ -408,8 +398,8 @@ TEST_F(ServerTest, ABreakLongerThanTheLeaseIsDeathAndANewBeginning) {
 TEST_F(ServerTest, AnotherControllerAtTheSameAddressIsANewBeginning) {
   Start();
   const std::string address = controller_->address();
-  Puppet& trainer = Add(TrainerName(0), 1);
-  Puppet& rank = Add(RankName("a"), 1);
+  Puppet& trainer = Add(TrainerOf(0), 1);
+  Puppet& rank = Add(RankOf("a"), 1);
   ASSERT_TRUE(trainer.Publish(1));
   ASSERT_TRUE(trainer.WaitDone(1));
   controller_.reset();
@@ -425,8 +415,8 @@ TEST_F(ServerTest, AnotherControllerAtTheSameAddressIsANewBeginning) {
 TEST_F(ServerTest, ARestartedControllerCountsOnFromItsWorkers) {
   Start();
   const std::string address = controller_->address();
-  Puppet& trainer = Add(TrainerName(0), 1);
-  Puppet& rank = Add(RankName("a"), 1);
+  Puppet& trainer = Add(TrainerOf(0), 1);
+  Puppet& rank = Add(RankOf("a"), 1);
   protocol::Term before;
   for (int64_t number = 1; number <= 6; ++number) {
     ASSERT_TRUE(trainer.WaitWelcomes(static_cast<size_t>(number)));
@@ -451,8 +441,8 @@ TEST_F(ServerTest, OfTwoControllersTheOneThatWorkersComeToGoesAboveTheOther) {
   CuttableProxy proxy(both[0]->address());
   Puppet::Options options;
   options.address = proxy.address();
-  Puppet& trainer = Add(TrainerName(0), 1, options);
-  Puppet& rank = Add(RankName("a"), 1, options);
+  Puppet& trainer = Add(TrainerOf(0), 1, options);
+  Puppet& rank = Add(RankOf("a"), 1, options);
   for (int64_t number = 1; number <= 6; ++number) {
     Controller& followed = *both[(number + 1) % 2];
     proxy.Lead(followed.address());
@@ -471,8 +461,8 @@ TEST_F(ServerTest, OfTwoControllersTheOneThatWorkersComeToGoesAboveTheOther) {
 
 TEST_F(ServerTest, LeavingIsToldToTheOthers) {
   Start();
-  Puppet& trainer = Add(TrainerName(0), 1);
-  Puppet& rank = Add(RankName("a"), 1);
+  Puppet& trainer = Add(TrainerOf(0), 1);
+  Puppet& rank = Add(RankOf("a"), 1);
   ASSERT_TRUE(trainer.WaitConnected());
   ASSERT_TRUE(rank.WaitConnected());
   trainer.client().Leave(Clock::now() + kPatience);
@@ -492,8 +482,8 @@ TEST_F(ServerTest, ViewsFollowWhatHappens) {
   EXPECT_TRUE(view->models.empty());
   Puppet::Options options;
   options.job = "shown";
-  Add(TrainerName(0), 1, options);
-  Add(RankName("a"), 1, options);
+  Add(TrainerOf(0), 1, options);
+  Add(RankOf("a"), 1, options);
   for (int i = 0; i < 100; ++i) {
     view = (*stream)->Next(Clock::now() + kPatience);
     ASSERT_TRUE(view.ok());
@@ -516,7 +506,7 @@ TEST_F(ServerTest, ClientsEndQuicklyInEveryState) {
   for (int i = 0; i < 20; ++i) {
     Puppet::Options options;
     options.address = controller_->address();
-    options.name = TrainerName(0);
+    options.name = TrainerOf(0);
     const TimePoint before = Clock::now();
     {
       Puppet puppet(options);

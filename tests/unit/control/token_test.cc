@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "unit/control/tokens.h"
 
 namespace weightcast::control {
 namespace {
@@ -20,11 +21,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* kOne = "91f2c5d08b3a47e6a1d90c4be8f37265";
-constexpr const char* kTwo = "0b7de44a92c8135f6e01ab39d7f2885c";
-
 std::string RoleText(const stream::Member& member) {
-  return std::string(stream::RoleToken::Derive(*stream::MasterToken::Parse(kOne), member)->Print().bytes());
+  return std::string(
+      stream::RoleToken::Derive(*stream::MasterToken::Parse(kFirstToken), member)->Print().bytes());
 }
 Token RoleOf(const stream::Member& member) { return *Token::Parse(RoleText(member), true, "here"); }
 
@@ -79,12 +78,12 @@ TEST_F(TokenTest, ManyAtOnceAgree) {
 }
 
 TEST_F(TokenTest, TheEnvironmentComesBeforeTheFile) {
-  settings_.token_file = Write("job", StrCat(kOne, "\n"), 0600);
-  EXPECT_TRUE(*LoadToken(settings_) == *Token::Parse(kOne, true, ""));
+  settings_.token_file = Write("job", StrCat(kFirstToken, "\n"), 0600);
+  EXPECT_TRUE(*LoadToken(settings_) == *Token::Parse(kFirstToken, true, ""));
   EXPECT_TRUE(LoadToken(settings_)->configured());
-  ::setenv("WEIGHTCAST_TOKEN", kTwo, 1);
-  EXPECT_TRUE(*LoadToken(settings_) == *Token::Parse(kTwo, true, ""));
-  EXPECT_FALSE(*LoadToken(settings_) == *Token::Parse(kOne, true, ""));
+  ::setenv("WEIGHTCAST_TOKEN", kSecondToken, 1);
+  EXPECT_TRUE(*LoadToken(settings_) == *Token::Parse(kSecondToken, true, ""));
+  EXPECT_FALSE(*LoadToken(settings_) == *Token::Parse(kFirstToken, true, ""));
 }
 
 TEST_F(TokenTest, WhatOthersCanReachIsRefused) {
@@ -96,7 +95,7 @@ TEST_F(TokenTest, WhatOthersCanReachIsRefused) {
   ::chmod(own.c_str(), 0600);
   ::chmod((folder_ + "/weightcast").c_str(), 0755);
   EXPECT_EQ(LoadToken(settings_).status().code(), Code::kPermission);
-  settings_.token_file = Write("open", kOne, 0644);
+  settings_.token_file = Write("open", kFirstToken, 0644);
   EXPECT_EQ(LoadToken(settings_).status().code(), Code::kPermission);
 }
 
@@ -104,7 +103,7 @@ TEST_F(TokenTest, LinksAreNotFollowed) {
   ASSERT_TRUE(LoadToken(settings_).ok());
   const std::string own = folder_ + "/weightcast/token";
   std::filesystem::remove(own);
-  std::filesystem::create_symlink(Write("elsewhere", kOne, 0600), own);
+  std::filesystem::create_symlink(Write("elsewhere", kFirstToken, 0600), own);
   EXPECT_FALSE(LoadToken(settings_).ok());
   std::filesystem::remove_all(folder_ + "/weightcast");
   std::filesystem::create_directory(folder_ + "/real");
@@ -131,7 +130,7 @@ TEST_F(TokenTest, BadFilesAreNamed) {
 }
 
 TEST(Token, AMasterTokenServesEveryone) {
-  const Token token = *Token::Parse(kOne, true, "here");
+  const Token token = *Token::Parse(kFirstToken, true, "here");
   EXPECT_TRUE(token.Master().ok());
   EXPECT_TRUE(token.ForObserver().ok());
   EXPECT_EQ(token.ForWorker({.role = stream::Role::kTrainer})->member().role, stream::Role::kTrainer);
@@ -157,7 +156,7 @@ TEST(Token, ARoleTokenServesItsRoleAlone) {
 }
 
 TEST(Token, WhatIsSharedIsTheSameForAllWhoHaveIt) {
-  const Token master = *Token::Parse(kOne, true, "here");
+  const Token master = *Token::Parse(kFirstToken, true, "here");
   const Token trainer = RoleOf({.role = stream::Role::kTrainer});
   const Token peer = RoleOf({.role = stream::Role::kPeer});
   EXPECT_EQ(*master.SharedKey(stream::Purpose::kPeers), *trainer.SharedKey(stream::Purpose::kPeers));

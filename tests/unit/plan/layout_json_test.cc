@@ -8,7 +8,7 @@
 namespace weightcast::plan {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string Why(std::string_view json) { return ParseLayout(json).status().message(); }
 

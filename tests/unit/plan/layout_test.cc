@@ -11,7 +11,7 @@
 namespace weightcast::plan {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// Boxes of the ranks of one tensor.
 using Held = std::map<int, Box>;

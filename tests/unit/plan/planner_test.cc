@@ -15,8 +15,8 @@
 namespace weightcast::plan {
 namespace {
 
-using testing::Each;
-using testing::HasSubstr;
+using ::testing::Each;
+using ::testing::HasSubstr;
 
 const NameRules kNoRules;
 

@@ -17,7 +17,7 @@
 namespace weightcast::plan {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const NameRules kRules{{Quantise{.from = "{**}.weight", .to = "", .scales = "{**}.weight_scale_inv"}}};
 
@@ -40,7 +40,8 @@ TensorInfo Scales(Shape shape, DType dtype = DType::kF32) {
 Holding Whole(const TensorInfo& tensor) { return {tensor, WholeOf(tensor.shape)}; }
 
 /// Why one trainer and one rank do not go together.
-std::string WhyNot(const NameRules& rules, std::vector<TensorInfo> trainer, std::vector<TensorInfo> rank) {
+std::string WhyNotLinked(const NameRules& rules, std::vector<TensorInfo> trainer,
+                         std::vector<TensorInfo> rank) {
   Ranks sides(2);
   for (const TensorInfo& tensor : trainer) sides[0].push_back(Whole(tensor));
   for (const TensorInfo& tensor : rank) sides[1].push_back(Whole(tensor));
@@ -109,27 +110,30 @@ TEST(ResolveQuantised, RefusesByName) {
   const TensorInfo w = Weight({300, 200});
   const TensorInfo s = Scales({3, 2});
   const TensorInfo q = Weight({300, 200}, DType::kF8E4M3);
-  EXPECT_EQ(WhyNot(kRules, {w, s}, {q, s}), "");
-  EXPECT_THAT(WhyNot({}, {w}, {q}), HasSubstr("'a.weight' is BF16 on the trainers' side but 'a.weight' is "
-                                              "F8_E4M3 on the inference side; give the trainers a rule"));
-  EXPECT_THAT(WhyNot(kRules, {w, s}, {w, s}), HasSubstr("'a.weight' on the inference side must be F8_E4M3"));
-  EXPECT_THAT(WhyNot(kRules, {w, s}, {q, Scales({3, 2}, DType::kBF16)}),
+  EXPECT_EQ(WhyNotLinked(kRules, {w, s}, {q, s}), "");
+  EXPECT_THAT(WhyNotLinked({}, {w}, {q}),
+              HasSubstr("'a.weight' is BF16 on the trainers' side but 'a.weight' is "
+                        "F8_E4M3 on the inference side; give the trainers a rule"));
+  EXPECT_THAT(WhyNotLinked(kRules, {w, s}, {w, s}),
+              HasSubstr("'a.weight' on the inference side must be F8_E4M3"));
+  EXPECT_THAT(WhyNotLinked(kRules, {w, s}, {q, Scales({3, 2}, DType::kBF16)}),
               HasSubstr("'a.weight_scale_inv' on the inference side must be F32"));
-  EXPECT_THAT(WhyNot(kRules, {w, s}, {q, Scales({2, 3})}), HasSubstr("has shape [3, 2] on the trainers'"));
-  EXPECT_THAT(WhyNot(kRules, {w, s}, {Weight({200, 300}, DType::kF8E4M3), s}),
+  EXPECT_THAT(WhyNotLinked(kRules, {w, s}, {q, Scales({2, 3})}),
+              HasSubstr("has shape [3, 2] on the trainers'"));
+  EXPECT_THAT(WhyNotLinked(kRules, {w, s}, {Weight({200, 300}, DType::kF8E4M3), s}),
               HasSubstr("register equal shapes"));
-  EXPECT_THAT(WhyNot(kRules, {w, s}, {q}),
+  EXPECT_THAT(WhyNotLinked(kRules, {w, s}, {q}),
               HasSubstr("without a partner on the inference side: 'a.weight_scale"));
-  EXPECT_THAT(WhyNot(kRules, {w}, {q, s}), HasSubstr("must have 'a.weight_scale_inv' F32 [3, 2]"));
-  EXPECT_THAT(WhyNot(kRules, {{"b", DType::kF32, {1}}}, {{"b", DType::kF32, {1}}}),
+  EXPECT_THAT(WhyNotLinked(kRules, {w}, {q, s}), HasSubstr("must have 'a.weight_scale_inv' F32 [3, 2]"));
+  EXPECT_THAT(WhyNotLinked(kRules, {{"b", DType::kF32, {1}}}, {{"b", DType::kF32, {1}}}),
               HasSubstr("rule 1 quantises '{**}.weight', but no tensor of the trainers has that name"));
-  EXPECT_THAT(WhyNot(kRules, {Weight({7})}, {q, s}),
+  EXPECT_THAT(WhyNotLinked(kRules, {Weight({7})}, {q, s}),
               HasSubstr("has the shape [7]; it must have two dimensions"));
-  EXPECT_THAT(WhyNot(kRules, {Weight({7, 7}, DType::kF64)}, {q, s}), HasSubstr("has the dtype F64"));
+  EXPECT_THAT(WhyNotLinked(kRules, {Weight({7, 7}, DType::kF64)}, {q, s}), HasSubstr("has the dtype F64"));
   const NameRules both{{Quantise{.from = "a.weight", .to = "", .scales = "s"},
                         Quantise{.from = "b.weight", .to = "", .scales = "s"}}};
   const TensorInfo b{"b.weight", DType::kBF16, {300, 200}};
-  EXPECT_THAT(WhyNot(both, {w, b, {"s", DType::kF32, {3, 2}}}, {q}),
+  EXPECT_THAT(WhyNotLinked(both, {w, b, {"s", DType::kF32, {3, 2}}}, {q}),
               HasSubstr("'s' would hold the scales of"));
 }
 

@@ -10,9 +10,9 @@
 namespace weightcast::plan {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(MatchNameTest, PlaceholdersTakeOnePartOrAnything) {
   EXPECT_THAT(*MatchName("a.{*}.b", "a.12.b"), ElementsAre("12"));

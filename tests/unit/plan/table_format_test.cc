@@ -21,7 +21,7 @@
 namespace weightcast::plan {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// The table of trainer 1 of a small plan that has every feature: shards, a cast, several peers.
 std::string Sample(RankTable::Role role = RankTable::Role::kTrainer) {

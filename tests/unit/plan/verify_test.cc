@@ -12,10 +12,10 @@
 namespace weightcast::plan {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// Two fused tensors and a plain one, sharded over two trainers, to one inference rank.
-class VerifyTest : public testing::Test {
+class VerifyTest : public ::testing::Test {
  protected:
   const Layout trainers_ = *FsdpLayout(std::vector<TensorInfo>{{"a", DType::kF32, {4, 2}},
                                                                {"b", DType::kF32, {2, 2}},

@@ -34,6 +34,8 @@ inline constexpr auto kLong = std::chrono::seconds(60);
 inline constexpr std::string_view kMaster = "91f2c5d08b3a47e6a1d90c4be8f37265";
 inline constexpr std::string_view kOtherMaster = "0b7de44a92c8135f6e01ab39d7f2885c";
 
+inline const Member kTrainerMember{.role = Role::kTrainer};
+
 inline TimePoint Soon() { return Clock::now() + kLong; }
 inline MasterToken Master(std::string_view text = kMaster) { return *MasterToken::Parse(text); }
 inline RoleToken TokenOf(const Member& member, std::string_view master = kMaster) {

@@ -14,18 +14,18 @@ namespace weightcast::transport::shm {
 namespace {
 
 constexpr size_t kPieces = 3;
-constexpr uint64_t kGrant = 1;
+constexpr uint64_t kPullersGrant = 1;
 constexpr uint64_t kNextGrant = 2;
 constexpr uint32_t kGeneration = 1;
 
 /// What a piece of memory holds.
-enum class Bytes : uint8_t { kNone, kPromised, kChanged, kUsers };
-using Memory = std::array<Bytes, kPieces>;
+enum class PulledBytes : uint8_t { kNone, kPromised, kChanged, kUsers };
+using PulledMemory = std::array<PulledBytes, kPieces>;
 
-constexpr Memory All(Bytes bytes) { return {bytes, bytes, bytes}; }
+constexpr PulledMemory All(PulledBytes bytes) { return {bytes, bytes, bytes}; }
 
 /// What somebody forgot. The checker must find each.
-enum class Mistake : uint8_t {
+enum class PullMistake : uint8_t {
   kNone,
   kNoFirstCheck,
   kNoSecondCheck,
@@ -36,15 +36,15 @@ enum class Mistake : uint8_t {
 };
 
 /// A state of all three, as plain values. Each actor runs its own steps in order.
-struct World {
+struct PullWorld {
   // Written by the writer.
   uint64_t open = kSourcesOpen;
   uint32_t generation = kGeneration;
-  Memory source = All(Bytes::kPromised);
+  PulledMemory source = All(PulledBytes::kPromised);
   bool freed = false;  ///< The source's memory was given back when it was closed.
   // The target's.
-  uint64_t grant = kGrant;
-  Memory target = All(Bytes::kNone);
+  uint64_t grant = kPullersGrant;
+  PulledMemory target = All(PulledBytes::kNone);
   uint64_t begun = 0;
   uint64_t over = 0;
   bool stood = false;  ///< At check 2.
@@ -59,16 +59,16 @@ struct World {
   std::string broken;  ///< Which promise, and how.
 };
 
-class Checker {
+class PullChecker {
  public:
-  explicit Checker(Mistake mistake) : mistake_(mistake) {}
+  explicit PullChecker(PullMistake mistake) : mistake_(mistake) {}
 
   /// Runs all orders from here. Ends at the first broken promise.
-  void Explore(const World& world) {
+  void Explore(const PullWorld& world) {
     if (!found_.empty()) return;
     bool any = false;
-    for (const auto step : {&Checker::StepPuller, &Checker::StepWriter, &Checker::StepRevoker}) {
-      World next = world;
+    for (const auto step : {&PullChecker::StepPuller, &PullChecker::StepWriter, &PullChecker::StepRevoker}) {
+      PullWorld next = world;
       if (!(this->*step)(next)) continue;
       any = true;
       Check(next);
@@ -80,7 +80,7 @@ class Checker {
     }
     if (any) return;
     ++orders_;
-    signalled_ += world.signalled == kGrant ? 1 : 0;
+    signalled_ += world.signalled == kPullersGrant ? 1 : 0;
     if (world.revoker < 3) found_ = StrCat("the revoke never ends:", world.trace);
   }
 
@@ -89,15 +89,15 @@ class Checker {
   [[nodiscard]] uint64_t signalled() const { return signalled_; }
 
  private:
-  [[nodiscard]] bool Stands(const World& world) const {
+  [[nodiscard]] bool Stands(const PullWorld& world) const {
     const Word open{world.open};
     const std::atomic<uint32_t> generation{world.generation};
-    const bool ignored = mistake_ == Mistake::kGenerationIgnored;
+    const bool ignored = mistake_ == PullMistake::kGenerationIgnored;
     return SourceStands(open, generation, ignored ? world.generation : kGeneration);
   }
 
   /// Check 1, the pieces, check 2, the signal. False: there is no step to run.
-  bool StepPuller(World& world) {
+  bool StepPuller(PullWorld& world) {
     constexpr size_t kCheck2 = kPieces + 1;
     constexpr size_t kSignal = kPieces + 2;
     const size_t step = world.puller;
@@ -105,8 +105,8 @@ class Checker {
     ++world.puller;
     if (step == 0) {
       world.trace += " check1";
-      const bool stands = Stands(world) || mistake_ == Mistake::kNoFirstCheck;
-      if (world.grant != kGrant || !stands)
+      const bool stands = Stands(world) || mistake_ == PullMistake::kNoFirstCheck;
+      if (world.grant != kPullersGrant || !stands)
         world.puller = kSignal + 1;  // Refused: nothing is begun.
       else
         world.begun = 1;
@@ -118,18 +118,19 @@ class Checker {
       if (step == kPieces) world.over = 1;
     } else if (step == kCheck2) {
       world.trace += " check2";
-      world.stood = Stands(world) || mistake_ == Mistake::kNoSecondCheck;
+      world.stood = Stands(world) || mistake_ == PullMistake::kNoSecondCheck;
     } else {
       world.trace += " signal";
       if (!world.stood || world.grant == 0) return true;
-      if (world.grant == kGrant || mistake_ == Mistake::kGrantNotAsked) world.signalled = world.grant;
+      if (world.grant == kPullersGrant || mistake_ == PullMistake::kGrantNotAsked)
+        world.signalled = world.grant;
     }
     return true;
   }
 
   /// Clears its word, changes the source, offers it again under a new generation.
-  bool StepWriter(World& world) {
-    const bool early = mistake_ == Mistake::kChangedBeforeClosed;
+  bool StepWriter(PullWorld& world) {
+    const bool early = mistake_ == PullMistake::kChangedBeforeClosed;
     const auto close = [&] {
       world.trace += " close";
       Word open{world.open};
@@ -139,7 +140,7 @@ class Checker {
     };
     const auto change = [&] {
       world.trace += " change";
-      world.source = All(Bytes::kChanged);
+      world.source = All(PulledBytes::kChanged);
     };
     switch (world.writer++) {
       case 0:
@@ -161,7 +162,7 @@ class Checker {
   }
 
   /// Closes the grant, has the memory back when the fence is over, opens the slot again for another grant.
-  bool StepRevoker(World& world) {
+  bool StepRevoker(PullWorld& world) {
     switch (world.revoker) {
       case 0:
         world.trace += " revoke";
@@ -169,10 +170,10 @@ class Checker {
         world.fence = world.begun;
         break;
       case 1:
-        if (world.over < world.fence && mistake_ != Mistake::kRevokedBeforeOwnCopies) return false;
+        if (world.over < world.fence && mistake_ != PullMistake::kRevokedBeforeOwnCopies) return false;
         world.trace += " revoked";
         world.revoked = true;
-        world.target = All(Bytes::kUsers);
+        world.target = All(PulledBytes::kUsers);
         break;
       case 2:
         world.trace += " reopen";
@@ -185,24 +186,24 @@ class Checker {
     return true;
   }
 
-  static void Check(World& world) {
+  static void Check(PullWorld& world) {
     if (!world.broken.empty() || world.signalled == 0) return;
-    if (world.signalled != kGrant) {
+    if (world.signalled != kPullersGrant) {
       world.broken = "a signal counts for another grant";
-    } else if (!world.revoked && world.target != All(Bytes::kPromised)) {
+    } else if (!world.revoked && world.target != All(PulledBytes::kPromised)) {
       world.broken = "bytes are signalled that the writer did not promise";
     }
   }
 
-  const Mistake mistake_;
+  const PullMistake mistake_;
   std::string found_;
   uint64_t orders_ = 0;
   uint64_t signalled_ = 0;
 };
 
 TEST(PullOrdersTest, NoOrderBreaksAPromise) {
-  Checker checker(Mistake::kNone);
-  checker.Explore(World{});
+  PullChecker checker(PullMistake::kNone);
+  checker.Explore(PullWorld{});
   EXPECT_EQ(checker.found(), "");
   // All there are. The first check passes only where it comes first; then the writer's 3 steps may fall
   // anywhere among 8 others, of whose 56 orders 28 keep the end of the revoke behind the last piece: 165
@@ -215,26 +216,27 @@ TEST(PullOrdersTest, NoOrderBreaksAPromise) {
 
 struct Planted {
   const char* name;
-  Mistake mistake;
+  PullMistake mistake;
   const char* broken;
 };
 void PrintTo(const Planted& planted, std::ostream* out) { *out << planted.name; }
 class PlantedPullTest : public ::testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedPullTest, IsFound) {
-  Checker checker(GetParam().mistake);
-  checker.Explore(World{});
+  PullChecker checker(GetParam().mistake);
+  checker.Explore(PullWorld{});
   EXPECT_NE(checker.found().find(GetParam().broken), std::string::npos) << "found: " << checker.found();
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Mistakes, PlantedPullTest,
-    ::testing::Values(Planted{"NoFirstCheck", Mistake::kNoFirstCheck, "given back"},
-                      Planted{"NoSecondCheck", Mistake::kNoSecondCheck, "did not promise"},
-                      Planted{"GenerationIgnored", Mistake::kGenerationIgnored, "did not promise"},
-                      Planted{"GrantNotAsked", Mistake::kGrantNotAsked, "another grant"},
-                      Planted{"RevokedBeforeOwnCopies", Mistake::kRevokedBeforeOwnCopies, "after the revoke"},
-                      Planted{"ChangedBeforeClosed", Mistake::kChangedBeforeClosed, "did not promise"}),
+    ::testing::Values(Planted{"NoFirstCheck", PullMistake::kNoFirstCheck, "given back"},
+                      Planted{"NoSecondCheck", PullMistake::kNoSecondCheck, "did not promise"},
+                      Planted{"GenerationIgnored", PullMistake::kGenerationIgnored, "did not promise"},
+                      Planted{"GrantNotAsked", PullMistake::kGrantNotAsked, "another grant"},
+                      Planted{"RevokedBeforeOwnCopies", PullMistake::kRevokedBeforeOwnCopies,
+                              "after the revoke"},
+                      Planted{"ChangedBeforeClosed", PullMistake::kChangedBeforeClosed, "did not promise"}),
     [](const auto& each) { return each.param.name; });
 
 // The same with two threads, in the order in which the processor does it.

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kCopies = 2;  ///< On two devices: the second may be over first.
 
 /// What somebody forgot. The checker must find each.
-enum class Mistake : uint8_t {
+enum class PushMistake : uint8_t {
   kNone,
   kBegunAfterTheLook,
   kEndedWhenLeftWithTheDevice,
@@ -21,14 +21,14 @@ enum class Mistake : uint8_t {
   kBegunReadBeforeClosing,
 };
 
-enum class Copy : uint8_t { kNone, kBegun, kAllowed, kRunning, kOver };
+enum class CopyState : uint8_t { kNone, kBegun, kAllowed, kRunning, kOver };
 
 /// A state of all, as plain values.
-struct World {
+struct PushWorld {
   bool open = true;
   uint64_t begun = 0;
   uint64_t ended = 0;
-  std::array<Copy, kCopies> copies{};
+  std::array<CopyState, kCopies> copies{};
   std::array<bool, kCopies> told{};  ///< It counts in `ended`.
   size_t closer = 0;                 ///< Steps of the target.
   uint64_t begun_seen = 0;
@@ -37,12 +37,12 @@ struct World {
   bool broken = false;  ///< A copy has landed in freed memory.
 };
 
-class Checker {
+class PushChecker {
  public:
-  explicit Checker(Mistake mistake) : mistake_(mistake) {}
+  explicit PushChecker(PushMistake mistake) : mistake_(mistake) {}
 
   /// Runs all orders from here; the first that breaks the promise is kept.
-  void Explore(const World& world) {
+  void Explore(const PushWorld& world) {
     if (!found_.empty()) return;
     if (world.broken) {
       found_ = world.trace;
@@ -50,7 +50,7 @@ class Checker {
     }
     bool any = false;
     for (size_t step = 0; step < 3 + kCopies; ++step) {
-      World next = world;
+      PushWorld next = world;
       if (!Step(next, step)) continue;
       any = true;
       next.trace += StrCat(" ", step);
@@ -64,7 +64,7 @@ class Checker {
   [[nodiscard]] uint64_t ends() const { return ends_; }
 
  private:
-  bool Step(World& world, size_t step) {
+  bool Step(PushWorld& world, size_t step) {
     if (step == 0) return Begin(world);
     if (step == 1) return Tell(world);
     if (step == 2) return Close(world);
@@ -72,45 +72,45 @@ class Checker {
   }
 
   /// The writer begins one copy after another: three steps each.
-  bool Begin(World& world) {
+  bool Begin(PushWorld& world) {
     size_t at = 0;
-    while (at < kCopies && world.copies[at] >= Copy::kRunning) ++at;
+    while (at < kCopies && world.copies[at] >= CopyState::kRunning) ++at;
     if (at == kCopies) return false;
-    Copy& copy = world.copies[at];
-    const bool late = mistake_ == Mistake::kBegunAfterTheLook;
-    if (copy == Copy::kNone) {
-      if (late && !world.open) return copy = Copy::kOver, ++world.begun, true;
+    CopyState& copy = world.copies[at];
+    const bool late = mistake_ == PushMistake::kBegunAfterTheLook;
+    if (copy == CopyState::kNone) {
+      if (late && !world.open) return copy = CopyState::kOver, ++world.begun, true;
       if (!late) ++world.begun;
-      copy = Copy::kBegun;
-    } else if (copy == Copy::kBegun) {
+      copy = CopyState::kBegun;
+    } else if (copy == CopyState::kBegun) {
       if (late) ++world.begun;
-      copy = late || world.open ? Copy::kAllowed : Copy::kOver;
+      copy = late || world.open ? CopyState::kAllowed : CopyState::kOver;
     } else {
-      copy = Copy::kRunning;
+      copy = CopyState::kRunning;
     }
     return true;
   }
 
   /// The writer tells of what is over, the oldest first.
-  bool Tell(World& world) {
+  bool Tell(PushWorld& world) {
     for (size_t at = 0; at < kCopies; ++at) {
       if (world.told[at]) continue;
       const bool early =
-          mistake_ == Mistake::kEndedWhenLeftWithTheDevice && world.copies[at] == Copy::kRunning;
-      if (world.copies[at] == Copy::kOver || early) {
+          mistake_ == PushMistake::kEndedWhenLeftWithTheDevice && world.copies[at] == CopyState::kRunning;
+      if (world.copies[at] == CopyState::kOver || early) {
         world.told[at] = true;
         ++world.ended;
         return true;
       }
-      if (mistake_ != Mistake::kEndedInAnyOrder) return false;
+      if (mistake_ != PushMistake::kEndedInAnyOrder) return false;
     }
     return false;
   }
 
   /// The target closes, looks what was begun, waits, and frees.
-  bool Close(World& world) {
+  bool Close(PushWorld& world) {
     const Word ended{world.ended};
-    const bool first = (world.closer == 0) == (mistake_ != Mistake::kBegunReadBeforeClosing);
+    const bool first = (world.closer == 0) == (mistake_ != PushMistake::kBegunReadBeforeClosing);
     if (world.closer < 2) {
       if (first) world.open = false;
       if (!first) world.begun_seen = world.begun;
@@ -123,21 +123,21 @@ class Checker {
     return true;
   }
 
-  static bool Land(World& world, size_t at) {
-    if (world.copies[at] != Copy::kRunning) return false;
-    world.copies[at] = Copy::kOver;
+  static bool Land(PushWorld& world, size_t at) {
+    if (world.copies[at] != CopyState::kRunning) return false;
+    world.copies[at] = CopyState::kOver;
     world.broken = world.freed;
     return true;
   }
 
-  const Mistake mistake_;
+  const PushMistake mistake_;
   std::string found_;
   std::string stuck_;
   uint64_t ends_ = 0;
 };
 
 TEST(PushOrdersTest, NoCopyLandsInFreedMemoryWhateverTheOrder) {
-  Checker checker(Mistake::kNone);
+  PushChecker checker(PushMistake::kNone);
   checker.Explore({});
   EXPECT_EQ(checker.found(), "");
   EXPECT_EQ(checker.stuck(), "") << "the memory is never freed";
@@ -145,9 +145,9 @@ TEST(PushOrdersTest, NoCopyLandsInFreedMemoryWhateverTheOrder) {
 }
 
 TEST(PushOrdersTest, EachMistakeIsFound) {
-  for (const Mistake mistake : {Mistake::kBegunAfterTheLook, Mistake::kEndedWhenLeftWithTheDevice,
-                                Mistake::kEndedInAnyOrder, Mistake::kBegunReadBeforeClosing}) {
-    Checker checker(mistake);
+  for (const PushMistake mistake : {PushMistake::kBegunAfterTheLook, PushMistake::kEndedWhenLeftWithTheDevice,
+                                    PushMistake::kEndedInAnyOrder, PushMistake::kBegunReadBeforeClosing}) {
+    PushChecker checker(mistake);
     checker.Explore({});
     EXPECT_NE(checker.found(), "") << static_cast<int>(mistake);
   }

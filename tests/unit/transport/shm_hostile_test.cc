@@ -5,19 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <random>
 
+#include "open_fds.h"
 #include "transport/shm/regions.h"
 #include "unit/transport/shm_hostile_peer.h"
 
 namespace weightcast::transport::shm {
 namespace {
-
-size_t OpenFds() {
-  const auto all = std::filesystem::directory_iterator("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
 
 class ShmHostileTest : public ::testing::Test {
  protected:
@@ -121,12 +116,12 @@ TEST_F(ShmHostileTest, ARegionThatIsNotOpenIsNotHandedOut) {
 TEST_F(ShmHostileTest, WhoNeverReadsIsAnsweredOnlySoOften) {
   RegisterVictims(Access::kReadWrite);
   ASSERT_TRUE(peer.BecomeReady());
-  const size_t before = OpenFds();
+  const size_t before = test::OpenFds();
   for (int i = 0; i < 20'000 && !peer.down; ++i) {
     if (!peer.channel.congested()) (void)peer.channel.Send(Encode(WantRegion{3, 9}));
     peer.Pump();
   }
-  EXPECT_LT(OpenFds(), before + 3 * Channel::kMostWaiting);
+  EXPECT_LT(test::OpenFds(), before + 3 * Channel::kMostWaiting);
 }
 
 TEST_F(ShmHostileTest, StrangersWhoSayNothingDoNotKeepOthersOut) {

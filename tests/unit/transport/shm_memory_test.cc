@@ -7,8 +7,8 @@
 
 #include <array>
 #include <cstring>
-#include <filesystem>
 
+#include "open_fds.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/copy.h"
 #include "transport/shm/messages.h"
@@ -83,11 +83,6 @@ TEST(ShmMemoryTest, UncachedCopiesAreExactAtEveryOffset) {
   }
 }
 
-size_t OpenFds() {
-  const auto all = std::filesystem::directory_iterator("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
-
 class ShmChannelTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -135,7 +130,7 @@ TEST_F(ShmChannelTest, WhatDoesNotFitWaitsAndThenIsRefused) {
 }
 
 TEST_F(ShmChannelTest, DescriptorsOfHostileMessagesAreClosed) {
-  const size_t before = OpenFds();
+  const size_t before = test::OpenFds();
   const UniqueFd some(open("/dev/null", O_RDONLY | O_CLOEXEC));
   constexpr size_t kTooMany = Channel::kMostFds + 1;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kTooMany)> control{};
@@ -163,7 +158,7 @@ TEST_F(ShmChannelTest, DescriptorsOfHostileMessagesAreClosed) {
   EXPECT_FALSE(b.Receive().ok());
   send_with_fds(1000);  // Too long.
   EXPECT_FALSE(b.Receive().ok());
-  EXPECT_EQ(OpenFds(), before + 1);
+  EXPECT_EQ(test::OpenFds(), before + 1);
 }
 
 TEST_F(ShmChannelTest, TheLastMessagesBeforeAHangUpAreHeard) {

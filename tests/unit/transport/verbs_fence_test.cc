@@ -5,8 +5,6 @@
 namespace weightcast::transport::verbs {
 namespace {
 
-constexpr GrantName kGrant{.slot = 1, .id = 11};
-
 /// a writes to b, which has a region under grants, and a's host can be held: stopped in the middle.
 class VerbsFenceTest : public VerbsPairTest {
  protected:

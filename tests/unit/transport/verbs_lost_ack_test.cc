@@ -9,7 +9,6 @@ namespace weightcast::transport::verbs {
 namespace {
 
 constexpr uint64_t kLength = 4096;
-constexpr GrantName kGrant{.slot = 1, .id = 11};
 
 class VerbsLostAckTest : public VerbsPairTest {
  protected:

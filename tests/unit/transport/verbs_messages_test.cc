@@ -8,7 +8,7 @@
 namespace weightcast::transport::verbs {
 namespace {
 
-constexpr GrantName kGrant{.slot = 63, .id = ~uint64_t{0}};
+constexpr GrantName kLastGrant{.slot = 63, .id = ~uint64_t{0}};
 
 std::vector<Message> Examples() {
   std::vector<Message> examples = {
@@ -16,10 +16,10 @@ std::vector<Message> Examples() {
       Record{.lease = 2047, .transfer = 1, .chunk = 6, .chunks = 7, .checksum = 8}};
   const ControlMessage controls[] = {Start{},
                                      Started{},
-                                     GrantOpened{kGrant, 2047},
-                                     AskGrant{kGrant},
-                                     GrantClosed{kGrant},
-                                     RevokeGrant{kGrant, 9},
+                                     GrantOpened{kLastGrant, 2047},
+                                     AskGrant{kLastGrant},
+                                     GrantClosed{kLastGrant},
+                                     RevokeGrant{kLastGrant, 9},
                                      RegionOver{1, 2, 3},
                                      Fenced{4},
                                      QueueOver{5, 6},
@@ -68,8 +68,8 @@ TEST(VerbsMessagesTest, WhatIsOutOfRangeIsRefused) {
   EXPECT_FALSE(control(GrantOpened{{.slot = 0, .id = 1}, 1}));
   EXPECT_FALSE(control(GrantOpened{{.slot = 64, .id = 1}, 1}));
   EXPECT_FALSE(control(GrantOpened{{.slot = 1, .id = 0}, 1}));
-  EXPECT_FALSE(control(GrantOpened{kGrant, 0}));
-  EXPECT_FALSE(control(GrantOpened{kGrant, 2048}));
+  EXPECT_FALSE(control(GrantOpened{kLastGrant, 0}));
+  EXPECT_FALSE(control(GrantOpened{kLastGrant, 2048}));
   EXPECT_FALSE(control(NewAddress{.facts = 0}));
   EXPECT_FALSE(control(NewAddress{.facts = 6}));
   EXPECT_FALSE(control(QueueOffer{1, 1, 1U << 24, 0}));
@@ -88,7 +88,7 @@ TEST(VerbsImmediateTest, StandsForAWholeSmallSignal) {
   }
   EXPECT_FALSE(ParseImmediate(1U << 31).has_value());
   const Signal small{
-      .grant = kGrant, .transfer = kMaxImmediateTransfer, .chunk = 0, .chunks = 1, .checksum = 0};
+      .grant = kLastGrant, .transfer = kMaxImmediateTransfer, .chunk = 0, .chunks = 1, .checksum = 0};
   EXPECT_TRUE(FitsImmediate(small));
   Signal other = small;
   other.transfer = kMaxImmediateTransfer + 1;

@@ -16,6 +16,8 @@ namespace weightcast::transport::verbs {
 
 using namespace std::chrono_literals;
 
+inline constexpr GrantName kGrant{.slot = 1, .id = 11};
+
 /// A device with small queues: quick to make, and a test can fill them.
 inline fake::DeviceConfig NicOn(int rail, std::string name = {}) {
   fake::DeviceConfig device;

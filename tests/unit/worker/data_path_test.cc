@@ -21,7 +21,6 @@
 namespace weightcast::worker {
 namespace {
 
-using test::Cut;
 using test::Weights;
 using testing::HasSubstr;
 
@@ -217,8 +216,8 @@ TEST_F(DataPath, ReshardsOverEachTransport) {
     trainers_.clear();
     inference_.clear();
     const auto model = test::SmallModel(DType::kBF16);
-    Weights t0(model, Cut::kRows, 0, 2), t1(model, Cut::kRows, 1, 2);
-    Weights i0(model, Cut::kColumns, 0, 2), i1(model, Cut::kColumns, 1, 2, /*shared=*/false);
+    Weights t0(model, test::Cut::kRows, 0, 2), t1(model, test::Cut::kRows, 1, 2);
+    Weights i0(model, test::Cut::kColumns, 0, 2), i1(model, test::Cut::kColumns, 1, 2, /*shared=*/false);
     t0.Fill(5);
     t1.Fill(5);
     Build({t0.shards(), t1.shards()}, {i0.shards(), i1.shards()});
@@ -234,7 +233,7 @@ TEST_F(DataPath, CastsAndGathersWithinTheWatermark) {
   settings_.staging = 16 << 20;
   const std::vector<TensorInfo> wide = {{"w", DType::kF32, {2048, 3000}}, {"v", DType::kF32, {33}}};
   const std::vector<TensorInfo> narrow = {{"w", DType::kBF16, {2048, 3000}}, {"v", DType::kBF16, {33}}};
-  Weights trainer(wide, Cut::kWhole, 0, 1), sink(narrow, Cut::kWhole, 0, 1);
+  Weights trainer(wide, test::Cut::kWhole, 0, 1), sink(narrow, test::Cut::kWhole, 0, 1);
   trainer.Fill(2);
   Build({trainer.shards()}, {sink.shards()}, LandingMode::kShadow);
   ASSERT_FALSE(HasFatalFailure());
@@ -249,7 +248,7 @@ TEST_F(DataPath, CastsAndGathersWithinTheWatermark) {
 TEST_F(DataPath, SendsWhatIsNotContiguous) {
   // Columns of a wider matrix, as a view has them.
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {600, 40}}};
-  Weights whole(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Weights whole(model, test::Cut::kWhole, 0, 1), sink(model, test::Cut::kWhole, 0, 1);
   whole.Fill(9);
   std::vector<uint64_t> transposed(600 * 40);
   const auto* values = reinterpret_cast<const uint64_t*>(whole.shards()[0].memory.address);
@@ -272,8 +271,8 @@ TEST_F(DataPath, SendsWhatAReaderGivesAndChecksItOnce) {
       // Long rows, and thin columns of them.
       const std::vector<TensorInfo> model = {{"w", DType::kF32, {2048, 3000}}, {"v", DType::kF32, {33}}};
       const std::vector<TensorInfo> landed = {{"w", landing, {2048, 3000}}, {"v", landing, {33}}};
-      const Cut cut = mode == LandingMode::kShadow ? Cut::kWhole : Cut::kColumns;
-      Weights trainer(model, Cut::kWhole, 0, 1);
+      const test::Cut cut = mode == LandingMode::kShadow ? test::Cut::kWhole : test::Cut::kColumns;
+      Weights trainer(model, test::Cut::kWhole, 0, 1);
       Weights sink(landed, cut, 0, 1);
       trainer.Fill(2);
       reader_ = std::make_shared<MemoryReader>(trainer.shards(), Status::Ok());
@@ -289,7 +288,7 @@ TEST_F(DataPath, SendsWhatAReaderGivesAndChecksItOnce) {
 
 TEST_F(DataPath, WhatWasReadOfAFileThatHasChangedIsNeverComplete) {
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {4 << 20}}};
-  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Weights trainer(model, test::Cut::kWhole, 0, 1), sink(model, test::Cut::kWhole, 0, 1);
   reader_ = std::make_shared<MemoryReader>(trainer.shards(), Status(Code::kCorrupt, "m was changed"));
   Build({trainer.shards()}, {sink.shards()});
   ASSERT_FALSE(HasFatalFailure());
@@ -307,7 +306,8 @@ TEST_F(DataPath, WhatWasReadOfAFileThatHasChangedIsNeverComplete) {
 TEST_F(DataPath, ChecksumsTellWhatArrivedChanged) {
   settings_.checksum = 1;
   const auto model = test::SmallModel(DType::kF16);
-  Weights t0(model, Cut::kRows, 0, 2), t1(model, Cut::kRows, 1, 2), sink(model, Cut::kWhole, 0, 1);
+  Weights t0(model, test::Cut::kRows, 0, 2), t1(model, test::Cut::kRows, 1, 2),
+      sink(model, test::Cut::kWhole, 0, 1);
   t0.Fill(1);
   t1.Fill(1);
   Build({t0.shards(), t1.shards()}, {sink.shards()});
@@ -325,7 +325,7 @@ TEST_F(DataPath, ChecksumsTellWhatArrivedChanged) {
 
 TEST_F(DataPath, SenderWithoutChecksumsIsNamed) {
   const auto model = test::SmallModel(DType::kF16);
-  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Weights trainer(model, test::Cut::kWhole, 0, 1), sink(model, test::Cut::kWhole, 0, 1);
   Build({trainer.shards()}, {sink.shards()});
   ASSERT_FALSE(HasFatalFailure());
   settings_.checksum = 1;  // At the receiver alone: the sender was made before.
@@ -335,7 +335,7 @@ TEST_F(DataPath, SenderWithoutChecksumsIsNamed) {
 
 TEST_F(DataPath, StoppedSendingIsFencedAndSaysNothing) {
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {8 << 20}}};
-  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Weights trainer(model, test::Cut::kWhole, 0, 1), sink(model, test::Cut::kWhole, 0, 1);
   Build({trainer.shards()}, {sink.shards()});
   ASSERT_FALSE(HasFatalFailure());
   Open(*inference_[0]);
@@ -349,7 +349,7 @@ TEST_F(DataPath, StoppedSendingIsFencedAndSaysNothing) {
 
 TEST_F(DataPath, LostReceiverIsThePathsFailure) {
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {1 << 20}}};
-  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Weights trainer(model, test::Cut::kWhole, 0, 1), sink(model, test::Cut::kWhole, 0, 1);
   Build({trainer.shards()}, {sink.shards()});
   ASSERT_FALSE(HasFatalFailure());
   Open(*inference_[0]);
@@ -363,7 +363,8 @@ TEST_F(DataPath, LostReceiverIsThePathsFailure) {
 
 TEST_F(DataPath, SourceWhoseConnectionEndedIsNamed) {
   const auto model = test::SmallModel(DType::kU64);
-  Weights t0(model, Cut::kRows, 0, 2), t1(model, Cut::kRows, 1, 2), sink(model, Cut::kWhole, 0, 1);
+  Weights t0(model, test::Cut::kRows, 0, 2), t1(model, test::Cut::kRows, 1, 2),
+      sink(model, test::Cut::kWhole, 0, 1);
   Build({t0.shards(), t1.shards()}, {sink.shards()});
   ASSERT_FALSE(HasFatalFailure());
   const auto& side = *inference_[0];
@@ -379,7 +380,7 @@ TEST_F(DataPath, SourceWhoseConnectionEndedIsNamed) {
 
 TEST_F(DataPath, RevokedGrantRefusesWrites) {
   const auto model = test::SmallModel(DType::kU64);
-  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Weights trainer(model, test::Cut::kWhole, 0, 1), sink(model, test::Cut::kWhole, 0, 1);
   trainer.Fill(1);
   sink.Fill(0);
   Build({trainer.shards()}, {sink.shards()});
@@ -395,8 +396,8 @@ TEST_F(DataPath, RevokedGrantRefusesWrites) {
 TEST_F(DataPath, ASourceMayWriteItsRoutesAlone) {
   ASSERT_TRUE(settings_.Set("transport", "tcp").ok());
   const std::vector<TensorInfo> model = {{"matrix", DType::kF32, {6, 10}}, {"bias", DType::kF32, {5}}};
-  Weights first(model, Cut::kColumns, 0, 2), second(model, Cut::kColumns, 1, 2);
-  Weights sink(model, Cut::kWhole, 0, 1);
+  Weights first(model, test::Cut::kColumns, 0, 2), second(model, test::Cut::kColumns, 1, 2);
+  Weights sink(model, test::Cut::kWhole, 0, 1);
   for (Weights* trainer : {&first, &second}) trainer->Fill(1);
   sink.Fill(0);
   Build({first.shards(), second.shards()}, {sink.shards()});
@@ -449,7 +450,7 @@ TEST_F(DataPath, StagingLimitThatIsTooLowNamesTheTensor) {
   settings_.staging = 1 << 20;
   const std::vector<TensorInfo> wide = {{"wide.one", DType::kF32, {8}}};
   const std::vector<TensorInfo> narrow = {{"wide.one", DType::kBF16, {8}}};
-  Weights trainer(wide, Cut::kWhole, 0, 1), sink(narrow, Cut::kWhole, 0, 1);
+  Weights trainer(wide, test::Cut::kWhole, 0, 1), sink(narrow, test::Cut::kWhole, 0, 1);
   Build({trainer.shards()}, {sink.shards()});
   ASSERT_FALSE(HasFatalFailure());
   const Status status = trainers_[0]->sender->CheckStaging(*trainers_[0]->plan);
@@ -485,7 +486,7 @@ TEST_F(DataPath, FillsEveryShardOfATensor) {
       settings_.checksum = 1;
       trainers_.clear();
       inference_.clear();
-      Weights t0(model, Cut::kRows, 0, 2), t1(model, Cut::kRows, 1, 2);
+      Weights t0(model, test::Cut::kRows, 0, 2), t1(model, test::Cut::kRows, 1, 2);
       auto sinks = SeveralEach(dtype);
       t0.Fill(5);
       t1.Fill(5);
@@ -506,7 +507,7 @@ TEST_F(DataPath, SendsSeveralShardsOfATensorOfWhichSomeAreNotContiguous) {
   auto trainers = SeveralEach(DType::kF32);
   const std::vector<TensorInfo> model{
       {"qkv", DType::kBF16, {640, 96}}, {"scale", DType::kBF16, {}}, {"embed", DType::kBF16, {300, 96}}};
-  Weights sink(model, Cut::kWhole, 0, 1);
+  Weights sink(model, test::Cut::kWhole, 0, 1);
   for (Weights& trainer : trainers) trainer.Fill(3);
   auto strided = trainers[0].shards();
   // Rank 0's q: columns of a wider matrix. Of its equal shards of `scale` either will do.

@@ -16,7 +16,7 @@ namespace {
 using digest::TensorKey;
 using digest::testing::Random64;
 
-TensorDigest RunOnHost(kernels::DigestParameters p) {
+TensorDigest DigestOnHost(kernels::DigestParameters p) {
   kernels::DigestSums sums{};
   p.sums = reinterpret_cast<uint64_t>(&sums);
   void* parameter = &p;
@@ -100,7 +100,7 @@ TEST(DigestLaunch, GivesTheDigestOfRandomLayouts) {
         }
         ExpectAligned(*launch);
         units.insert(launch->unit);
-        const TensorDigest digest = RunOnHost(*launch);
+        const TensorDigest digest = DigestOnHost(*launch);
         ASSERT_EQ(digest, Expected(key, source)) << "round " << round;
         if (!narrow) sum += digest;
       }
@@ -114,22 +114,22 @@ TEST(DigestLaunch, GivesTheDigestOfRandomLayouts) {
 /// Blocks that are whole, rows of many blocks, and what crosses them.
 TEST(DigestLaunch, GivesTheDigestOfLongRows) {
   Random64 random(5);
-  constexpr int64_t kColumns = 3 * 8192;
-  digest::testing::Tensor tensor{.info = {"w", DType::kBF16, {9, kColumns}},
-                                 .bytes = random.Bytes(9 * kColumns * 2)};
+  constexpr int64_t kRowLength = 3 * 8192;
+  digest::testing::Tensor tensor{.info = {"w", DType::kBF16, {9, kRowLength}},
+                                 .bytes = random.Bytes(9 * kRowLength * 2)};
   const auto key = TensorKey::Of(tensor.info).value();
   for (int round = 0; round < 60; ++round) {
-    Box box{{random.Pick(0, 3), 0}, {random.Pick(1, 5), kColumns}};
+    Box box{{random.Pick(0, 3), 0}, {random.Pick(1, 5), kRowLength}};
     if (random.Chance(0.7)) {
-      box.offset[1] = random.Pick(0, kColumns - 1);
-      box.size[1] = random.Pick(1, kColumns - box.offset[1]);
+      box.offset[1] = random.Pick(0, kRowLength - 1);
+      box.size[1] = random.Pick(1, kRowLength - box.offset[1]);
     }
     const auto shard = digest::testing::HoldShard(random, tensor, box, 0);
     DigestSource source = SourceOf(shard, DType::kBF16);
     if (round % 3 == 0) Narrow(random, source);
     const auto launch = DigestLaunch(key, source);
     ASSERT_TRUE(launch);
-    ASSERT_EQ(RunOnHost(*launch), Expected(key, source)) << "round " << round;
+    ASSERT_EQ(DigestOnHost(*launch), Expected(key, source)) << "round " << round;
   }
 }
 
@@ -151,7 +151,7 @@ TEST(DigestLaunch, OfEveryDType) {
                               .count = ElementsOf(box.size)};
     const auto launch = DigestLaunch(key, source);
     ASSERT_TRUE(launch) << NameOf(dtype);
-    EXPECT_EQ(RunOnHost(*launch), Expected(key, source)) << NameOf(dtype);
+    EXPECT_EQ(DigestOnHost(*launch), Expected(key, source)) << NameOf(dtype);
   }
 }
 

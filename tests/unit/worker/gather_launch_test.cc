@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host_kernels.h"
+#include "unit/worker/host_launch.h"
 #include "worker/convert.h"
 
 namespace weightcast::worker {
@@ -30,14 +30,6 @@ struct Buffers {
   std::vector<Line> host;
   std::vector<Line> device;
 };
-
-void RunOnHost(const device::Launch& launch) {
-  const auto* const kernel = kernels::FindHostKernel(launch.kernel);
-  ASSERT_NE(kernel, nullptr) << launch.kernel;
-  auto parameters = launch.parameters;
-  void* at = std::visit([](auto& each) { return static_cast<void*>(&each); }, parameters);
-  kernel->run({.blocks = launch.blocks, .threads = launch.threads}, &at);
-}
 
 /// A GPU ends the context at an access that is not aligned; the host does not mind.
 void ExpectAligned(const device::Launch& launch, uint64_t from, uint64_t to) {

@@ -5,20 +5,13 @@
 #include <utility>
 
 #include "unit/diagram.h"
+#include "unit/worker/updates.h"
 #include "worker/inference_machine.h"
 
 namespace weightcast::worker {
 namespace {
 
 using protocol::Landing;
-
-constexpr protocol::Term kTerm{.number = 1, .id = 7};
-
-protocol::UpdateId Update(uint64_t sequence, uint32_t epoch, uint32_t attempt = 0) {
-  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = attempt};
-}
-Version Number(int64_t number) { return {.run = 1, .number = number}; }
-const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
 
 std::string_view NameOfEvent(const InferenceEvent& event) {
   static constexpr std::string_view kNames[] = {"Welcome",       "Controlled",

@@ -5,20 +5,17 @@
 
 #include <optional>
 
+#include "unit/worker/updates.h"
 #include "worker/inference_machine.h"
 
 namespace weightcast::worker {
 namespace {
 
-constexpr protocol::Term kTerm{.number = 1, .id = 7};
-constexpr Version kVersion{.run = 1, .number = 3};
+constexpr Version kThird{.run = 1, .number = 3};
 const Status kWanted(Code::kCancelled, "a newer version comes");
 
-protocol::UpdateId Update(uint64_t sequence, uint32_t epoch = 2) {
-  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 1};
-}
-PeerSourceStart StartOf(uint64_t sequence, uint32_t destination, Version held = kVersion) {
-  return {{Update(sequence), kVersion, destination, 1, 9}, held};
+PeerSourceStart StartOf(uint64_t sequence, uint32_t destination, Version held = kThird) {
+  return {{PeerUpdate(sequence), kThird, destination, 1, 9}, held};
 }
 
 /// A peer source with its runtime played by the test.
@@ -56,14 +53,14 @@ TEST(PeerSourceMachine, GivesUntilReleased) {
   source.Do(StartOf(1, 0));
   source.Do(StartOf(1, 1));
   EXPECT_EQ(source.Count<BeginSending>(), 1U);
-  source.Do(SendEnded{.update = Update(1), .destination = 0, .status = {}});
-  source.Do(SendFenced{Update(1), 0});
+  source.Do(SendEnded{.update = PeerUpdate(1), .destination = 0, .status = {}});
+  source.Do(SendFenced{PeerUpdate(1), 0});
   EXPECT_TRUE(source.actions.empty()) << "the receiver tells";
   EXPECT_TRUE(Lends(source.state));
-  source.Do(protocol::Release{Update(1), kVersion});
+  source.Do(protocol::Release{PeerUpdate(1), kThird});
   EXPECT_EQ(source.Count<StopSending>(), 1U);
   EXPECT_TRUE(Lends(source.state)) << "free before the fence";
-  source.Do(SendFenced{Update(1), 1});
+  source.Do(SendFenced{PeerUpdate(1), 1});
   EXPECT_FALSE(Lends(source.state));
   source.Do(StartOf(2, 0));
   EXPECT_EQ(source.Count<BeginSending>(), 1U) << "the plan still holds";
@@ -75,17 +72,17 @@ TEST(PeerSourceMachine, RefusesWhatItDoesNotHold) {
     source.Do(StartOf(1, 4, held));
     const auto failed = source.Sent<protocol::Failed>();
     ASSERT_TRUE(failed);
-    EXPECT_EQ(failed->update, Update(1));
+    EXPECT_EQ(failed->update, PeerUpdate(1));
     EXPECT_EQ(failed->destination, 4);
     EXPECT_FALSE(Lends(source.state));
   }
   StartOrder other_epoch = StartOf(1, 4).start;
   other_epoch.update.epoch = 1;
-  source.Do(PeerSourceStart{other_epoch, kVersion});
+  source.Do(PeerSourceStart{other_epoch, kThird});
   EXPECT_EQ(source.Sent<protocol::Failed>()->destination, 4);
   StartOrder other_term = StartOf(1, 4).start;
   other_term.update.term.number = 9;
-  source.Do(PeerSourceStart{other_term, kVersion});
+  source.Do(PeerSourceStart{other_term, kThird});
   EXPECT_TRUE(source.actions.empty());
   Source unprepared(/*prepared=*/false);
   unprepared.Do(StartOf(1, 0));
@@ -96,8 +93,8 @@ TEST(PeerSourceMachine, FailuresNameTheDestination) {
   Source source;
   source.Do(StartOf(1, 3));
   const Status reason(Code::kPeerDead, "gone");
-  source.Do(SendEnded{.update = Update(1), .destination = 3, .status = reason});
-  EXPECT_EQ(*source.Sent<protocol::Failed>(), (protocol::Failed{Update(1), 3, reason}));
+  source.Do(SendEnded{.update = PeerUpdate(1), .destination = 3, .status = reason});
+  EXPECT_EQ(*source.Sent<protocol::Failed>(), (protocol::Failed{PeerUpdate(1), 3, reason}));
   EXPECT_TRUE(Lends(source.state));
   source.Do(PeerSourcePlanArrived{5});
   EXPECT_EQ(source.Count<StopSending>(), 0U) << "it has ended already";
@@ -109,11 +106,11 @@ TEST(PeerSourceMachine, StopSilencesOneDestination) {
   Source source;
   source.Do(StartOf(1, 0));
   source.Do(StartOf(1, 1));
-  source.Do(protocol::Stop{Update(1), 1});
+  source.Do(protocol::Stop{PeerUpdate(1), 1});
   EXPECT_EQ(source.Count<StopSending>(), 1U);
-  source.Do(SendEnded{.update = Update(1), .destination = 1, .status = kWanted});
+  source.Do(SendEnded{.update = PeerUpdate(1), .destination = 1, .status = kWanted});
   EXPECT_TRUE(source.actions.empty());
-  source.Do(SendEnded{.update = Update(1), .destination = 0, .status = kWanted});
+  source.Do(SendEnded{.update = PeerUpdate(1), .destination = 0, .status = kWanted});
   EXPECT_TRUE(source.Sent<protocol::Failed>());
 }
 
@@ -125,14 +122,14 @@ TEST(PeerSourceMachine, EverythingEndsWithPlanSessionAndMemory) {
     Source source;
     source.Do(StartOf(1, 0));
     source.Do(StartOf(1, 1));
-    source.Do(SendEnded{.update = Update(1), .destination = 1, .status = {}});
+    source.Do(SendEnded{.update = PeerUpdate(1), .destination = 1, .status = {}});
     source.Do(end);
     EXPECT_EQ(source.Count<StopSending>(), 1U);
     const bool reclaimed = std::holds_alternative<MemoryReclaimed>(end);
     EXPECT_EQ(source.Sent<protocol::Failed>().has_value(), reclaimed) << "who waits must hear of it";
     EXPECT_TRUE(Lends(source.state));
-    source.Do(SendFenced{Update(1), 0});
-    source.Do(SendFenced{Update(1), 1});
+    source.Do(SendFenced{PeerUpdate(1), 0});
+    source.Do(SendFenced{PeerUpdate(1), 1});
     EXPECT_FALSE(Lends(source.state));
     source.Do(StartOf(2, 0));
     const bool plan_stays = reclaimed && !std::get<MemoryReclaimed>(end).leaves;
@@ -142,18 +139,18 @@ TEST(PeerSourceMachine, EverythingEndsWithPlanSessionAndMemory) {
 
 // --- With the machine of what the same rank receives -----------------------------------------------------
 
-/// A rank that has received and serves kVersion.
+/// A rank that has received and serves kThird.
 InferenceState Served(protocol::Landing landing, bool shares = true) {
   InferenceState state;
-  const auto update = Update(1);
+  const auto update = PeerUpdate(1);
   for (const InferenceEvent& event : std::vector<InferenceEvent>{
            protocol::Welcome{.term = kTerm, .run = {.number = 1}},
            RegisterCalled{.landing = landing, .shares = shares}, PlanArrived{2}, PlanReady{2}, WaitCalled{},
-           protocol::GrantRequest{update, kVersion}, GrantsOpened{update, {}}, Arrived{update, 1, 1},
+           protocol::GrantRequest{update, kThird}, GrantsOpened{update, {}}, Arrived{update, 1, 1},
            GrantsFenced{update}, protocol::Commit{update}, SwitchRun{.update = update},
            protocol::Serve{update}})
     Advance(state, event);
-  EXPECT_EQ(state.served, kVersion);
+  EXPECT_EQ(state.served, kThird);
   return state;
 }
 template <typename T>
@@ -166,15 +163,15 @@ bool Has(const std::vector<InferenceAction>& actions) {
 TEST(LentMemory, IsWhatHasLandedAndWasNotGrantedSince) {
   for (const auto landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
     InferenceState state = Served(landing);
-    EXPECT_EQ(VersionToLend(state), kVersion);
+    EXPECT_EQ(VersionToLend(state), kThird);
     EXPECT_EQ(VersionToLend(Served(landing, /*shares=*/false)), Version{});
     Advance(state, WaitCalled{});
-    Advance(state, protocol::GrantRequest{Update(2), {.run = 1, .number = 4}});
+    Advance(state, protocol::GrantRequest{PeerUpdate(2), {.run = 1, .number = 4}});
     EXPECT_EQ(VersionToLend(state), Version{});
-    Advance(state, GrantsOpened{Update(2), {}});
-    Advance(state, Arrived{Update(2), 1, 1});
+    Advance(state, GrantsOpened{PeerUpdate(2), {}});
+    Advance(state, Arrived{PeerUpdate(2), 1, 1});
     EXPECT_EQ(VersionToLend(state), Version{}) << "before the fence";
-    Advance(state, GrantsFenced{Update(2)});
+    Advance(state, GrantsFenced{PeerUpdate(2)});
     EXPECT_EQ(VersionToLend(state), (Version{.run = 1, .number = 4})) << "ready is enough";
   }
 }
@@ -184,11 +181,11 @@ TEST(LentMemory, IsReclaimedBeforeItIsGranted) {
     InferenceState state = Served(landing);
     Advance(state, MemoryLent{});
     Advance(state, WaitCalled{});
-    const auto actions = Advance(state, protocol::GrantRequest{Update(2), {.run = 1, .number = 4}});
+    const auto actions = Advance(state, protocol::GrantRequest{PeerUpdate(2), {.run = 1, .number = 4}});
     EXPECT_TRUE(Has<ReclaimMemory>(actions));
     EXPECT_FALSE(Has<OpenGrants>(actions));
     EXPECT_EQ(VersionToLend(state), Version{}) << "nobody may begin to read now";
-    EXPECT_EQ(state.served, kVersion) << "nothing has changed yet";
+    EXPECT_EQ(state.served, kThird) << "nothing has changed yet";
     EXPECT_TRUE(Has<OpenGrants>(Advance(state, MemoryFree{})));
   }
 }
@@ -196,11 +193,11 @@ TEST(LentMemory, IsReclaimedBeforeItIsGranted) {
 TEST(LentMemory, AnAbortBeforeItIsFreeLeavesItAsItWas) {
   InferenceState state = Served(protocol::Landing::kShadow);
   Advance(state, MemoryLent{});
-  Advance(state, protocol::GrantRequest{Update(2), {.run = 1, .number = 4}});
-  Advance(state, protocol::Abort{.update = Update(2), .reason = kWanted, .started = false});
+  Advance(state, protocol::GrantRequest{PeerUpdate(2), {.run = 1, .number = 4}});
+  Advance(state, protocol::Abort{.update = PeerUpdate(2), .reason = kWanted, .started = false});
   EXPECT_EQ(state.step, Step::kNone);
   EXPECT_TRUE(Advance(state, MemoryFree{}).empty());
-  EXPECT_EQ(VersionToLend(state), kVersion);
+  EXPECT_EQ(VersionToLend(state), kThird);
 }
 
 TEST(LentMemory, IsNotRegisteredAnew) {
@@ -211,20 +208,20 @@ TEST(LentMemory, IsNotRegisteredAnew) {
   EXPECT_EQ(std::get<AnswerCall>(actions.at(0)).status.code(), Code::kUnavailable);
   Advance(state, MemoryFree{});
   Advance(state, again);
-  EXPECT_EQ(VersionToLend(state), kVersion) << "the same tensors";
+  EXPECT_EQ(VersionToLend(state), kThird) << "the same tensors";
   Advance(state, RegisterCalled{.landing = protocol::Landing::kShadow, .same_memory = true});
   EXPECT_EQ(VersionToLend(state), Version{}) << "an empty spare buffer";
-  EXPECT_EQ(state.served, kVersion);
+  EXPECT_EQ(state.served, kThird);
 }
 
 TEST(LentMemory, GivingUpWhatLandedInPlaceLendsItNoMore) {
   InferenceState state = Served(protocol::Landing::kInPlace);
   Advance(state, BeginCalled{});
-  Advance(state, protocol::GrantRequest{Update(2), {.run = 1, .number = 4}});
-  Advance(state, GrantsOpened{Update(2), {}});
-  Advance(state, Arrived{Update(2), 1, 1});
-  Advance(state, GrantsFenced{Update(2)});
-  Advance(state, protocol::Abort{.update = Update(2), .reason = kWanted});
+  Advance(state, protocol::GrantRequest{PeerUpdate(2), {.run = 1, .number = 4}});
+  Advance(state, GrantsOpened{PeerUpdate(2), {}});
+  Advance(state, Arrived{PeerUpdate(2), 1, 1});
+  Advance(state, GrantsFenced{PeerUpdate(2)});
+  Advance(state, protocol::Abort{.update = PeerUpdate(2), .reason = kWanted});
   EXPECT_EQ(VersionToLend(state), Version{});
 }
 

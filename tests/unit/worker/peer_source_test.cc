@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "unit/worker/planned.h"
+#include "unit/worker/updates.h"
 #include "weights.h"
 #include "worker/inference_machine.h"
 #include "worker/receiver.h"
@@ -23,16 +24,10 @@
 namespace weightcast::worker {
 namespace {
 
-using test::Cut;
 using test::Weights;
 using testing::HasSubstr;
 
-constexpr protocol::Term kTerm{.number = 1, .id = 7};
-constexpr Version kVersion{.run = 1, .number = 5};
-
-protocol::UpdateId Update(uint64_t sequence, uint32_t epoch) {
-  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 1};
-}
+constexpr Version kFifth{.run = 1, .number = 5};
 
 /// One rank: both machines and what carries out their actions. The test plays controller and user.
 class Node {
@@ -235,12 +230,12 @@ class PeerSourceTest : public testing::Test {
     const auto prepared = from.Wait<protocol::Prepared>();
     if (!prepared || prepared->epoch != epoch) return std::nullopt;
     to.PlanToReceive(planned, epoch, from);
-    const protocol::UpdateId update = Update(epoch, epoch);
-    to.Run([&] { to.Feed(protocol::GrantRequest{update, kVersion}); });
+    const protocol::UpdateId update = PeerUpdate(epoch, epoch);
+    to.Run([&] { to.Feed(protocol::GrantRequest{update, kFifth}); });
     const auto granted = to.Wait<protocol::Granted>();
     if (!granted || granted->grants.size() != 1) return std::nullopt;
     const protocol::SourceGrant& grant = granted->grants[0];
-    return StartOrder{update, kVersion, 0, grant.slot, grant.id};
+    return StartOrder{update, kFifth, 0, grant.slot, grant.id};
   }
   std::string transport_ = "shm";
 };
@@ -250,13 +245,13 @@ TEST_F(PeerSourceTest, WhatWasReceivedIsGivenOn) {
     SCOPED_TRACE(transport);
     transport_ = transport;
     const auto model = test::SmallModel(DType::kBF16);
-    Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1),
-        third(model, Cut::kWhole, 0, 1, /*shared=*/false);
+    Weights first(model, test::Cut::kWhole, 0, 1), second(model, test::Cut::kWhole, 0, 1),
+        third(model, test::Cut::kWhole, 0, 1, /*shared=*/false);
     first.Fill(5);
     Node a("a", Settings(), first.shards(), LandingMode::kInPlace);
     Node b("b", Settings(), second.shards(), LandingMode::kShadow);
     Node c("c", Settings(), third.shards(), LandingMode::kInPlace);
-    a.Holds(kVersion);
+    a.Holds(kFifth);
     const Planned planned({first.shards()}, {second.shards()});
     uint32_t epoch = 0;
     // The last one goes over the connection that the one before has made.
@@ -265,7 +260,7 @@ TEST_F(PeerSourceTest, WhatWasReceivedIsGivenOn) {
       ASSERT_TRUE(start);
       from->Run([&] { from->peer_source().OnStart(*start); });
       ASSERT_TRUE(to->Wait<protocol::Ready>());
-      from->Run([&] { from->peer_source().Feed(protocol::Release{start->update, kVersion}); });
+      from->Run([&] { from->peer_source().Feed(protocol::Release{start->update, kFifth}); });
       ASSERT_TRUE(from->WaitUntilFree());
     }
     EXPECT_EQ(third.Wrong(5), 0);
@@ -277,10 +272,10 @@ TEST_F(PeerSourceTest, WhatWasReceivedIsGivenOn) {
 
 TEST_F(PeerSourceTest, StopInTheMiddleIsFencedAndSaysNothing) {
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {8 << 20}}};
-  Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
+  Weights first(model, test::Cut::kWhole, 0, 1), second(model, test::Cut::kWhole, 0, 1);
   Node a("a", Settings(), first.shards(), LandingMode::kInPlace);
   Node b("b", Settings(), second.shards(), LandingMode::kInPlace);
-  a.Holds(kVersion);
+  a.Holds(kFifth);
   const auto start = Grant(a, b, Planned({first.shards()}, {second.shards()}), 1);
   ASSERT_TRUE(start);
   a.Run([&] {
@@ -293,7 +288,7 @@ TEST_F(PeerSourceTest, StopInTheMiddleIsFencedAndSaysNothing) {
   b.Run([&] { b.Feed(protocol::Abort{start->update, {Code::kPeerDead, "x"}}); });
   EXPECT_TRUE(b.Wait<protocol::Aborted>());
   a.Run([&] {
-    a.peer_source().OnStart({Update(1, 1), {.run = 1, .number = 9}, 0, start->slot, start->grant});
+    a.peer_source().OnStart({PeerUpdate(1, 1), {.run = 1, .number = 9}, 0, start->slot, start->grant});
   });
   const auto failed = a.Wait<protocol::Failed>();
   ASSERT_TRUE(failed);
@@ -304,10 +299,10 @@ TEST_F(PeerSourceTest, StopInTheMiddleIsFencedAndSaysNothing) {
 
 TEST_F(PeerSourceTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {8 << 20}}};
-  Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
+  Weights first(model, test::Cut::kWhole, 0, 1), second(model, test::Cut::kWhole, 0, 1);
   Node a("a", Settings(), first.shards(), LandingMode::kShadow);
   Node b("b", Settings(), second.shards(), LandingMode::kInPlace);
-  a.Holds(kVersion);
+  a.Holds(kFifth);
   const auto start = Grant(a, b, Planned({first.shards()}, {second.shards()}), 1);
   ASSERT_TRUE(start);
   Flag opened;
@@ -320,7 +315,7 @@ TEST_F(PeerSourceTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
     a.Feed(PlanArrived{2});
     a.Feed(PlanReady{2});
     a.peer_source().OnStart(*start);
-    a.Feed(protocol::GrantRequest{Update(2, 2), {.run = 1, .number = 6}});
+    a.Feed(protocol::GrantRequest{PeerUpdate(2, 2), {.run = 1, .number = 6}});
     EXPECT_EQ(a.state().step, Step::kRequested);
     EXPECT_EQ(VersionToLend(a.state()), Version{});
   });
@@ -335,7 +330,7 @@ TEST_F(PeerSourceTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
 
 TEST_F(PeerSourceTest, UnreachableDestinationIsNamed) {
   const auto model = test::SmallModel(DType::kU64);
-  Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
+  Weights first(model, test::Cut::kWhole, 0, 1), second(model, test::Cut::kWhole, 0, 1);
   const Planned planned({first.shards()}, {second.shards()});
   Node a("a", Settings(), first.shards(), LandingMode::kInPlace);
   auto b = std::make_unique<Node>("b", Settings(), second.shards(), LandingMode::kInPlace);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fp8_reference.h"
-#include "kernels/host_kernels.h"
+#include "unit/worker/host_launch.h"
 #include "worker/block_item.h"
 
 namespace weightcast::worker {
@@ -40,14 +40,6 @@ Box RandomBlocks(std::mt19937& random, const Shape& shape) {
 
 Box ScalesOf(const Box& box) {
   return {{box.offset[0] / 128, box.offset[1] / 128}, {(box.size[0] + 127) / 128, (box.size[1] + 127) / 128}};
-}
-
-void RunOnHost(const device::Launch& launch) {
-  const auto* const kernel = kernels::FindHostKernel(launch.kernel);
-  ASSERT_NE(kernel, nullptr) << launch.kernel;
-  auto parameters = launch.parameters;
-  void* at = std::visit([](auto& each) { return static_cast<void*>(&each); }, parameters);
-  kernel->run({.blocks = launch.blocks, .threads = launch.threads}, &at);
 }
 
 TEST(QuantiseBlocks, GivesTheBytesOfTheReference) {

@@ -3,18 +3,11 @@
 #include <optional>
 #include <vector>
 
+#include "unit/worker/updates.h"
 #include "worker/inference_machine.h"
 
 /// What tests of an inference rank's machine have in common.
 namespace weightcast::worker {
-
-inline constexpr protocol::Term kTerm{.number = 1, .id = 7};
-
-inline protocol::UpdateId Update(uint64_t sequence, uint32_t epoch = 1, uint32_t attempt = 0) {
-  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = attempt};
-}
-inline Version Number(int64_t number) { return {.run = 1, .number = number}; }
-inline const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
 
 /// A rank with its runtime and engine played by the test.
 struct Rank {

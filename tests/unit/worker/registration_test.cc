@@ -169,7 +169,7 @@ TEST(Registration, WhatIsNotMovedNeedsNoMemory) {
   EXPECT_EQ(Refusal(registration), "");
 }
 
-std::string BytesOf(const Registration& registration) {
+std::string EncodedBytesOf(const Registration& registration) {
   auto bytes = LayoutBytes(registration);
   EXPECT_TRUE(bytes.ok()) << bytes.status().ToString();
   return bytes.ok() ? *bytes : "";
@@ -180,22 +180,22 @@ Registration TwoTensors(uint32_t rank) {
 }
 
 TEST(LayoutBytes, AreEqualAtTheRanksOfALayout) {
-  const std::string first = BytesOf(TwoTensors(0));
+  const std::string first = EncodedBytesOf(TwoTensors(0));
   Registration last = TwoTensors(3);
   last.shards[0].memory = {.kind = MemoryKind::kDevice, .device = 1, .address = nullptr, .length = 5};
-  EXPECT_EQ(BytesOf(last), first);
+  EXPECT_EQ(EncodedBytesOf(last), first);
   std::swap(last.shards[0], last.shards[1]);
-  EXPECT_EQ(BytesOf(last), first) << "in another order";
+  EXPECT_EQ(EncodedBytesOf(last), first) << "in another order";
   last.shards[1].strides = {4, 1};
-  EXPECT_EQ(BytesOf(last), first) << "with the strides that it has anyway";
+  EXPECT_EQ(EncodedBytesOf(last), first) << "with the strides that it has anyway";
 }
 
 TEST(LayoutBytes, DifferWhereTheLayoutDoes) {
-  const std::string first = BytesOf(TwoTensors(0));
+  const std::string first = EncodedBytesOf(TwoTensors(0));
   const auto differs = [&](const auto& change) {
     Registration registration = TwoTensors(0);
     change(registration);
-    EXPECT_NE(BytesOf(registration), first);
+    EXPECT_NE(EncodedBytesOf(registration), first);
   };
   differs([](Registration& r) { r.shards[0].tensor.name = "z"; });
   differs([](Registration& r) { r.shards[0].tensor.dtype = DType::kI32; });

@@ -8,14 +8,11 @@
 #include <random>
 #include <set>
 
+#include "unit/worker/updates.h"
+
 namespace weightcast::worker {
 namespace {
 
-constexpr protocol::Term kTerm{.number = 1, .id = 7};
-
-protocol::UpdateId Update(uint64_t sequence, uint32_t epoch = 1) {
-  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 0};
-}
 StartOrder StartOf(uint64_t sequence, int64_t number, uint32_t destination) {
   return {.update = Update(sequence),
           .version = {1, number},
@@ -23,7 +20,6 @@ StartOrder StartOf(uint64_t sequence, int64_t number, uint32_t destination) {
           .slot = 1,
           .grant = 100 + sequence};
 }
-const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
 
 struct Trainer {
   TrainerState state;
