@@ -14,8 +14,8 @@
 namespace weightcast::bindings {
 namespace {
 
-HeldHost Create(std::optional<std::string> token, std::string job, std::string role, uint32_t rank,
-                const std::map<std::string, std::string>& settings) {
+HeldHost CreateEndpoint(std::optional<std::string> token, std::string job, std::string role, uint32_t rank,
+                        const std::map<std::string, std::string>& settings) {
   EndpointOptions options;
   options.settings = ValueOrThrow(Settings::From(settings));
   options.self = {.job = std::move(job), .role = std::move(role), .engine = {}, .rank = rank};
@@ -94,7 +94,7 @@ std::optional<HeldLink> TryAccept(const HeldHost& self) {
   return std::nullopt;
 }
 
-void Close(HeldHost& self) {
+void CloseEndpoint(HeldHost& self) {
   self.host->Check();
   {
     const GilRelease release;
@@ -142,7 +142,7 @@ void BindEndpoint(nb::module_& module) {
   BindRegions(module);
   BindConnection(module);
   nb::class_<HeldHost>(module, "CoreEndpoint")
-      .def_static("create", &Create, nb::arg("token").none(), nb::arg("job"), nb::arg("role"),
+      .def_static("create", &CreateEndpoint, nb::arg("token").none(), nb::arg("job"), nb::arg("role"),
                   nb::arg("rank"), nb::arg("settings"))
       .def_prop_ro("identity",
                    [](HeldHost& self) { return self.host->With([](Endpoint& one) { return one.self(); }); })
@@ -168,7 +168,7 @@ void BindEndpoint(nb::module_& module) {
           "kept", [](HeldHost& self) { return self.host->keeper()->size(); },
           "Transfers and regions that were dropped and whose memory is still in use; for tests.")
       .def("connection_map", &ConnectionMap)
-      .def("close", &Close);
+      .def("close", &CloseEndpoint);
 }
 
 }  // namespace weightcast::bindings

@@ -244,8 +244,6 @@ void BindTransfer(nb::module_& module) {
 
 // --- Notices -------------------------------------------------------------------------------------
 
-nb::bytes BytesOf(const std::string& text) { return nb::bytes(text.data(), text.size()); }
-
 /// The peer's oldest notice; false: there is none yet. Errors: why none will come.
 Result<bool> Look(Connection& connection, TimePoint until, std::string& taken) {
   for (TimePoint limit = until;; limit = Clock::now()) {

@@ -28,7 +28,7 @@ int64_t EndOf(const nb::slice& slice, const char* name, int64_t fallback, int64_
 }
 
 template <typename Slice>
-Slice Cut(const Slice& whole, const nb::slice& slice) {
+Slice CutSlice(const Slice& whole, const nb::slice& slice) {
   const auto [offset, length] = RangeOf(slice, whole.length);
   Slice cut = whole;
   cut.offset += offset;
@@ -46,7 +46,7 @@ void CheckOpen(const LocalSlice& slice) {
 
 bool IsClosed(const LocalSlice& slice) { return slice.registered == nullptr || slice.registered->closed(); }
 
-void Close(LocalRegion& region, std::optional<double> timeout) {
+void CloseRegion(LocalRegion& region, std::optional<double> timeout) {
   if (region.registered == nullptr) return;
   region.host->Check();
   const std::shared_ptr<Registered> registered = region.registered;
@@ -79,7 +79,7 @@ void BindSlice(nb::class_<Slice>& bound) {
   bound.def("__len__", [](const Slice& self) { return self.length; })
       .def_prop_ro("nbytes", [](const Slice& self) { return self.length; })
       .def(
-          "__getitem__", &Cut<Slice>, nb::arg("bytes"),
+          "__getitem__", &CutSlice<Slice>, nb::arg("bytes"),
           "Some of its bytes, by offset; negative ones count from the end. Raises `OutOfBounds` where a list "
           "would give less.");
 }
@@ -125,13 +125,13 @@ void BindRegions(nb::module_& module) {
           "writable", [](const LocalRegion& self) { return !IsClosed(self) && self.registered->writable(); },
           "Whether reads may land in it.")
       .def_prop_ro("closed", [](const LocalRegion& self) { return IsClosed(self); })
-      .def("close", &Close, nb::arg("timeout") = nb::none(),
+      .def("close", &CloseRegion, nb::arg("timeout") = nb::none(),
            "Ends the registration and this process' transfers that use it (`Cancelled`), and returns when no "
            "peer can touch the memory. Safe to call twice.\n\n`TimedOut` after `timeout` seconds (None: the "
            "lease): a stopped peer might still write there. Keep the memory, and call again.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
-          "__exit__", [](LocalRegion& self, const nb::args&) { Close(self, std::nullopt); },
+          "__exit__", [](LocalRegion& self, const nb::args&) { CloseRegion(self, std::nullopt); },
           nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__repr__", [](const LocalRegion& self) {
         return "<Region of " + std::to_string(self.length) + " bytes" + (IsClosed(self) ? ", closed>" : ">");

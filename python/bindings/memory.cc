@@ -27,17 +27,6 @@ Status AwaitStream(const StreamRef& stream, TimePoint deadline) {
   return WaitStream(stream, {}, deadline, Interrupted);
 }
 
-namespace {
-
-Memory MemoryAt(uintptr_t address, size_t bytes, int device) {
-  return {.kind = device < 0 ? MemoryKind::kHost : MemoryKind::kDevice,
-          .device = device,
-          .address = reinterpret_cast<std::byte*>(address),  // NOLINT(performance-no-int-to-ptr)
-          .length = bytes};
-}
-
-}  // namespace
-
 void BindMemory(nb::module_& module) {
   module.def(
       "allocate_bytes",

@@ -23,7 +23,6 @@ using HeldEngine = Held<Engine>;
 using Piece3 = std::tuple<uint64_t, uintptr_t, uint64_t>;  ///< Memory, address, length.
 
 std::string_view View(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
-nb::bytes BytesOf(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 std::byte* At(uintptr_t address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -56,8 +55,8 @@ Result<StreamRef> StreamOf(int device) {
 }
 
 /// The job's token where one is set; otherwise the user's own, and this machine only.
-HeldEngine Create(int32_t index, std::string label, uint32_t rank,
-                  const std::map<std::string, std::string>& overrides) {
+HeldEngine CreateEngine(int32_t index, std::string label, uint32_t rank,
+                        const std::map<std::string, std::string>& overrides) {
   p2p::EngineOptions options;
   options.gpu = {.index = index, .label = std::move(label)};
   options.rank = rank;
@@ -158,7 +157,7 @@ void BindMemoryAndOperations(nb::class_<HeldEngine>& engine) {
 
 void BindP2p(nb::module_& module) {
   nb::class_<HeldEngine> engine(module, "P2pEngine");
-  engine.def_static("create", &Create, nb::arg("index"), nb::arg("label"), nb::arg("rank"),
+  engine.def_static("create", &CreateEngine, nb::arg("index"), nb::arg("label"), nb::arg("rank"),
                     nb::arg("settings"));
   BindChannels(engine);
   BindMemoryAndOperations(engine);

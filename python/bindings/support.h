@@ -4,12 +4,14 @@
 
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "interpreter.h"
 #include "weightcast/clock.h"
 #include "weightcast/device.h"
+#include "weightcast/memory.h"
 #include "weightcast/status.h"
 
 namespace weightcast::bindings {
@@ -32,6 +34,16 @@ template <typename T>
 T ValueOrThrow(Result<T> result) {
   if (!result.ok()) throw StatusError(result.status());
   return std::move(result).value();
+}
+
+inline nb::bytes BytesOf(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+/// `device`: -1: host memory.
+inline Memory MemoryAt(uintptr_t address, size_t bytes, int device) {
+  return {.kind = device < 0 ? MemoryKind::kHost : MemoryKind::kDevice,
+          .device = device,
+          .address = reinterpret_cast<std::byte*>(address),  // NOLINT(performance-no-int-to-ptr)
+          .length = bytes};
 }
 
 /// Without the GIL; an interrupted call raises what has interrupted it.

@@ -56,14 +56,6 @@ LandingMode LandingOf(const std::string& name) {
   throw StatusError({Code::kInvalidArgument, "landing is '" + name + "'; allowed: in_place, shadow, loader"});
 }
 
-/// `device`: -1: host memory.
-Memory MemoryAt(uintptr_t first, uint64_t bytes, int device) {
-  return {.kind = device < 0 ? MemoryKind::kHost : MemoryKind::kDevice,
-          .device = device,
-          .address = reinterpret_cast<std::byte*>(first),  // NOLINT(performance-no-int-to-ptr)
-          .length = bytes};
-}
-
 /// `first`: the lowest address of the elements; `bytes`: to the end of the highest; `offset`: of the element
 /// at the part's origin.
 Shard MakeShard(std::string name, const std::string& dtype, Shape shape, PartTuple part, uintptr_t first,

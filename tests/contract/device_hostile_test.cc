@@ -16,12 +16,11 @@ namespace {
 
 constexpr size_t kSize = 2U << 20;
 constexpr RegionId kSource{7, 70};
-constexpr GrantName kGrant{.slot = 2, .id = 22};
 
 /// A victim with memory of device 0 that a grant opens, and a hostile peer in the same process, which has
 /// memory of the same device: so its offers need neither handles nor a trial.
-struct Scene {
-  Scene() {
+struct DeviceScene {
+  DeviceScene() {
     target.Wipe();
     EXPECT_TRUE(peer.victim->Register(region, target.memory(), Access::kGranted).ok());
     EXPECT_TRUE(peer.BecomeReady());
@@ -110,36 +109,38 @@ using device::Exportable;
 TEST_F(DeviceHostileTest, OffersThatBreakTheRulesEndTheLink) {
   struct Case {
     std::string name;
-    std::function<void(const Scene&, SourceOffer&)> spoil;
+    std::function<void(const DeviceScene&, SourceOffer&)> spoil;
   };
   const std::vector<Case> cases = {
-      {"the region lies outside of its allocation", [](const Scene&, SourceOffer& it) { it.length += 1; }},
-      {"its end is beyond all numbers", [](const Scene&, SourceOffer& it) { it.offset = UINT64_MAX; }},
-      {"too many blocks", [](const Scene&, SourceOffer& it) { it.blocks[0].count = (1U << 20) + 1; }},
-      {"no blocks", [](const Scene&, SourceOffer& it) { it.blocks.clear(); }},
-      {"runs of no block", [](const Scene&, SourceOffer& it) { it.blocks[0].count = 0; }},
+      {"the region lies outside of its allocation",
+       [](const DeviceScene&, SourceOffer& it) { it.length += 1; }},
+      {"its end is beyond all numbers", [](const DeviceScene&, SourceOffer& it) { it.offset = UINT64_MAX; }},
+      {"too many blocks", [](const DeviceScene&, SourceOffer& it) { it.blocks[0].count = (1U << 20) + 1; }},
+      {"no blocks", [](const DeviceScene&, SourceOffer& it) { it.blocks.clear(); }},
+      {"runs of no block", [](const DeviceScene&, SourceOffer& it) { it.blocks[0].count = 0; }},
       {"blocks whose sum is beyond all numbers",
-       [](const Scene&, SourceOffer& it) {
+       [](const DeviceScene&, SourceOffer& it) {
          it.blocks.assign(2, {.count = UINT32_MAX, .length = UINT64_MAX});
        }},
-      {"an id that no region has", [](const Scene&, SourceOffer& it) { it.region.first = kMaxRegions; }},
-      {"a way that was not tried", [](const Scene& of, SourceOffer& it) { it.device = of.other_uuid; }},
-      {"handles are left out", [](const Scene&, SourceOffer& it) { it.own = true; }},
+      {"an id that no region has",
+       [](const DeviceScene&, SourceOffer& it) { it.region.first = kMaxRegions; }},
+      {"a way that was not tried", [](const DeviceScene& of, SourceOffer& it) { it.device = of.other_uuid; }},
+      {"handles are left out", [](const DeviceScene&, SourceOffer& it) { it.own = true; }},
       {"no handles though it is of this process",
-       [](const Scene&, SourceOffer& it) { it.process = device::ProcessName(); }},
+       [](const DeviceScene&, SourceOffer& it) { it.process = device::ProcessName(); }},
       {"a trial of another length",
-       [](const Scene& of, SourceOffer& it) {
+       [](const DeviceScene& of, SourceOffer& it) {
          it.region.first = kTrialRegion;
          it.device = of.other_uuid;
        }},
       {"a trial of a device with itself",
-       [](const Scene&, SourceOffer& it) {
+       [](const DeviceScene&, SourceOffer& it) {
          it.region.first = kTrialRegion;
          it.length = device::TrialCell::kBytes;
        }},
   };
   for (const Case& each : cases) {
-    Scene scene;
+    DeviceScene scene;
     SourceOffer offer = scene.Offer(Exportable::kLegacy);
     each.spoil(scene, offer);
     scene.Send(offer);
@@ -152,41 +153,41 @@ TEST_F(DeviceHostileTest, HandlesThatBreakTheRulesEndTheLink) {
   const std::array<std::byte, 64> noise{std::byte{0x5a}};
   struct Case {
     std::string name;
-    std::function<void(Scene&)> send;
+    std::function<void(DeviceScene&)> send;
   };
   const SourceHandles one{.exportable = Exportable::kDescriptors, .count = 1, .handles = {}};
   const std::vector<Case> cases = {
-      {"without an offer", [&](Scene& scene) { scene.Send(one, {&fd, 1}); }},
+      {"without an offer", [&](DeviceScene& scene) { scene.Send(one, {&fd, 1}); }},
       {"another offer before them",
-       [&](Scene& scene) {
+       [&](DeviceScene& scene) {
          scene.Send(scene.Offer(Exportable::kDescriptors));
          scene.Send(scene.Offer(Exportable::kDescriptors));
        }},
       {"without descriptors",
-       [&](Scene& scene) {
+       [&](DeviceScene& scene) {
          scene.Send(scene.Offer(Exportable::kDescriptors));
          scene.Send(one);
        }},
       {"more than blocks",
-       [&](Scene& scene) {
+       [&](DeviceScene& scene) {
          scene.Send(scene.Offer(Exportable::kDescriptors));
          SourceHandles two = one;
          two.count = 2;
          scene.Send(two, std::array{fd, fd});
        }},
       {"of another kind",
-       [&](Scene& scene) {
+       [&](DeviceScene& scene) {
          scene.Send(scene.Offer(Exportable::kFabric));
          scene.Send(SourceHandles{.exportable = Exportable::kLegacy, .count = 1, .handles = {noise}});
        }},
       {"descriptors beside handles of bytes",
-       [&](Scene& scene) {
+       [&](DeviceScene& scene) {
          scene.Send(scene.Offer(Exportable::kLegacy));
          scene.Send(SourceHandles{.exportable = Exportable::kLegacy, .count = 1, .handles = {noise}},
                     {&fd, 1});
        }},
       {"none in the message",
-       [&](Scene& scene) {
+       [&](DeviceScene& scene) {
          scene.Send(scene.Offer(Exportable::kDescriptors));
          SourceHandles none = one;
          none.count = 0;
@@ -194,7 +195,7 @@ TEST_F(DeviceHostileTest, HandlesThatBreakTheRulesEndTheLink) {
        }},
   };
   for (const Case& each : cases) {
-    Scene scene;
+    DeviceScene scene;
     each.send(scene);
     scene.ExpectEnd(each.name);
   }
@@ -202,7 +203,7 @@ TEST_F(DeviceHostileTest, HandlesThatBreakTheRulesEndTheLink) {
 
 // The driver finds out, and says so: the link and the context go on.
 TEST_F(DeviceHostileTest, WhatIsNoHandleIsNotRead) {
-  Scene scene;
+  DeviceScene scene;
   const size_t before = test::OpenFds();
   const UniqueFd memory(memfd_create("no handle", MFD_CLOEXEC));
   const int fd = memory.get();
@@ -225,7 +226,7 @@ TEST_F(DeviceHostileTest, WhatIsNoHandleIsNotRead) {
 }
 
 TEST_F(DeviceHostileTest, ImpossibleLengthsOfBlocksAreNotRead) {
-  Scene scene;
+  DeviceScene scene;
   SourceOffer offer = scene.Offer(Exportable::kFabric);
   const std::array<std::byte, 64> noise{std::byte{0x5a}};
   for (const std::vector<BlockRun>& blocks : {std::vector<BlockRun>{{.count = 1, .length = 0}},
@@ -240,7 +241,7 @@ TEST_F(DeviceHostileTest, ImpossibleLengthsOfBlocksAreNotRead) {
 }
 
 TEST_F(DeviceHostileTest, ASourceThatIsOfferedTwiceEndsTheLink) {
-  Scene scene;
+  DeviceScene scene;
   const UniqueFd memory(memfd_create("no handle", MFD_CLOEXEC));
   const int fd = memory.get();
   for (int i = 0; i < 2; ++i) {
@@ -251,7 +252,7 @@ TEST_F(DeviceHostileTest, ASourceThatIsOfferedTwiceEndsTheLink) {
 }
 
 TEST_F(DeviceHostileTest, ALinkThatEndsBeforeItsHandlesComeLeavesNothing) {
-  Scene scene;
+  DeviceScene scene;
   SourceOffer offer = scene.Offer(Exportable::kFabric);
   offer.blocks = {{.count = 1000, .length = kSize}};
   offer.allocation = 1000 * kSize;
@@ -262,7 +263,7 @@ TEST_F(DeviceHostileTest, ALinkThatEndsBeforeItsHandlesComeLeavesNothing) {
 }
 
 TEST_F(DeviceHostileTest, NewsOfWhatWasNeverOfferedIsNoNews) {
-  Scene scene;
+  DeviceScene scene;
   scene.Send(SourceVerdict{.region = {1, 1}, .reader = scene.uuid, .reads = true});
   scene.Send(SourceVerdict{.region = {kTrialRegion, 1}, .reader = scene.uuid, .reads = true});
   scene.Send(Drop{.region = {1, 1}});
@@ -279,7 +280,7 @@ TEST_F(DeviceHostileTest, NewsOfWhatWasNeverOfferedIsNoNews) {
 
 // A peer that invents devices costs one cell at a time.
 TEST_F(DeviceHostileTest, RequestsOfInventedDevicesAreTriedOneAfterAnother) {
-  Scene scene;
+  DeviceScene scene;
   const RegionName open{.owner = scene.peer.victim_self, .id = 4, .generation = 10};
   const TestMemory memory(kSize, TestPlace::kDevice);
   ASSERT_TRUE(scene.peer.victim->Register(open, memory.memory(), Access::kRead).ok());
@@ -300,7 +301,7 @@ TEST_F(DeviceHostileTest, RequestsOfInventedDevicesAreTriedOneAfterAnother) {
 }
 
 TEST_F(DeviceHostileTest, OrdersThatAreNotAllowedAreRefusedAndCopyNothing) {
-  Scene scene;
+  DeviceScene scene;
   const auto said = [&](const std::function<void(PullRecord&)>& spoil) {
     static uint64_t sequence = 0;
     PullRecord order = scene.Order(++sequence);
@@ -321,7 +322,7 @@ TEST_F(DeviceHostileTest, OrdersThatAreNotAllowedAreRefusedAndCopyNothing) {
 
 TEST_F(DeviceHostileTest, OrdersThatBreakTheRulesEndTheLink) {
   const auto spoilt = [](const std::function<void(PullRecord&)>& spoil) {
-    Scene scene;
+    DeviceScene scene;
     PullRecord order = scene.Order(1);
     spoil(order);
     scene.peer.Push(order);

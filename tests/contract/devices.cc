@@ -11,6 +11,7 @@
 
 #include "base/strings.h"
 #include "fake_cuda/fake_cuda.h"
+#include "trace/metrics.h"
 
 namespace weightcast::transport {
 namespace {
@@ -26,6 +27,8 @@ void Expect(drivers::CUresult result, std::string_view call) {
 CUdeviceptr Number(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 }  // namespace
+
+uint64_t BytesStaged() { return trace::CounterNamed("gpu.staged_bytes").value(); }
 
 CurrentContext::CurrentContext(drivers::Cuda& cuda, drivers::CUcontext context) : cuda_(cuda) {
   Expect(cuda.CtxPushCurrent(context), "cuCtxPushCurrent");

@@ -10,6 +10,12 @@
 
 namespace weightcast::transport {
 
+inline constexpr int kOutOfMemory = 2;      ///< CUDA_ERROR_OUT_OF_MEMORY
+inline constexpr int kUncorrectable = 214;  ///< CUDA_ERROR_ECC_UNCORRECTABLE
+
+/// How many bytes this process has moved through host memory because no device could reach them.
+uint64_t BytesStaged();
+
 /// The folder of a machine of tests/fake_cuda, for the processes of one test. At its end the machine must
 /// have ended by itself.
 class FakeMachine {

@@ -10,13 +10,13 @@
 #include <cstddef>
 
 #include "contract/child.h"
+#include "contract/names.h"
 #include "contract/suite.h"
 
 namespace weightcast::transport {
 namespace {
 
-constexpr LinkId kLink{3};
-constexpr size_t kSize = 3U << 20 | 77;
+constexpr size_t kForbiddenSize = 3U << 20 | 77;
 
 /// Forbids the copies between processes, as the profiles of container engines do.
 bool ForbidCrossProcessCopy() {
@@ -39,11 +39,11 @@ class ForbiddenTest : public ContractTest {
     Require(restrict(), "cannot be restricted");
     Side side(subject.factory);
     ConnectOver(channel, side, kLink, Role::kResponder);
-    const TestMemory target(kSize, subject.place);
+    const TestMemory target(kForbiddenSize, subject.place);
     channel.Send(Pack(side.Register(target, Access::kReadWrite)));
     while (!channel.Readable()) side.Pump();
     channel.Receive();
-    TestMemory expected(kSize, false);
+    TestMemory expected(kForbiddenSize, false);
     expected.Fill(9);
     channel.Send(SameBytes(target.Read(), expected.Read()) ? "same" : "different");
     channel.Receive();
@@ -53,12 +53,12 @@ class ForbiddenTest : public ContractTest {
   static void ThereAndBack(Child& child, const Subject& subject) {
     Side side(subject.factory);
     ConnectOver(child.channel(), side, kLink, Role::kInitiator);
-    const TestMemory memory(kSize, subject.place);
+    const TestMemory memory(kForbiddenSize, subject.place);
     memory.Fill(9);
     const Described local = side.Register(memory, Access::kLocal);
     Op op{.local = local.name.id,
           .remote = side.Import(kLink, Unpack(child.channel().Receive())),
-          .length = kSize,
+          .length = kForbiddenSize,
           .grant{},
           .signal{}};
     for (const OpKind kind : {OpKind::kWrite, OpKind::kRead}) {
@@ -68,7 +68,7 @@ class ForbiddenTest : public ContractTest {
       ASSERT_EQ(side.completions[cookie].code, Code::kOk);
       if (kind == OpKind::kWrite) memory.Wipe();
     }
-    TestMemory expected(kSize, false);
+    TestMemory expected(kForbiddenSize, false);
     expected.Fill(9);
     EXPECT_TRUE(SameBytes(memory.Read(), expected.Read()));
     child.channel().Send("done");

@@ -12,9 +12,9 @@
 namespace weightcast::transport {
 namespace {
 
-constexpr size_t kPiece = 4096;
-constexpr size_t kCount = 200;
-constexpr size_t kSize = 2 * kPiece * kCount;
+constexpr size_t kBatchPiece = 4096;
+constexpr size_t kBatchCount = 200;
+constexpr size_t kBatchSize = 2 * kBatchPiece * kBatchCount;
 
 TransportFactory Shm() { return {"shm_pull", &CreateShmTransport}; }
 
@@ -34,7 +34,7 @@ class OwnBatchTest : public ::testing::TestWithParam<OpKind> {
     local = a.Register(mine, Access::kLocal);
     there = b.Register(theirs, Access::kReadWrite);
     remote = a.Import(Pair::kA, there);
-    const uint64_t cookie = a.Post(Pair::kA, 0, Of(0, kPiece));
+    const uint64_t cookie = a.Post(Pair::kA, 0, Of(0, kBatchPiece));
     ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
     ASSERT_EQ(a.completions[cookie].code, Code::kOk);
     a.Forget();
@@ -55,7 +55,7 @@ class OwnBatchTest : public ::testing::TestWithParam<OpKind> {
   /// Pieces with a gap behind each, so that no two are one.
   [[nodiscard]] std::vector<Op> Apart(size_t count) const {
     std::vector<Op> ops;
-    for (size_t i = 0; i < count; ++i) ops.push_back(Of(2 * i * kPiece, kPiece));
+    for (size_t i = 0; i < count; ++i) ops.push_back(Of(2 * i * kBatchPiece, kBatchPiece));
     return ops;
   }
   /// As an endpoint posts a vector: at most 64 at once.
@@ -77,15 +77,15 @@ class OwnBatchTest : public ::testing::TestWithParam<OpKind> {
     return codes;
   }
   [[nodiscard]] bool Arrived(size_t offset) const {
-    const auto wanted = source().Read(offset, kPiece);
+    const auto wanted = source().Read(offset, kBatchPiece);
     const std::vector<std::byte> expected(wanted.begin(), wanted.end());
-    return SameBytes(target().Read(offset, kPiece), expected);
+    return SameBytes(target().Read(offset, kBatchPiece), expected);
   }
 
   Machine machine = std::make_unique<const FakeMachine>();
   DeviceUse use{machine};
-  TestMemory mine{kSize, TestPlace::kDevice};
-  TestMemory theirs{kSize, TestPlace::kDevice};
+  TestMemory mine{kBatchSize, TestPlace::kDevice};
+  TestMemory theirs{kBatchSize, TestPlace::kDevice};
   Pair pair{Shm()};
   Side& a = pair.a;
   Side& b = pair.b;
@@ -100,29 +100,29 @@ TEST_P(OwnBatchTest, TwoHundredOfOneVectorTakeACallForEachPost) {
   target().Wipe();
   const uint64_t calls = CallsThatCopy();
   const uint64_t words = fake_cuda_calls("cuStreamWriteValue64");
-  const std::vector<uint64_t> cookies = PostAll(Apart(kCount));
+  const std::vector<uint64_t> cookies = PostAll(Apart(kBatchCount));
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
   EXPECT_EQ(CallsThatCopy() - calls, 4U);
   EXPECT_EQ(fake_cuda_calls("cuStreamWriteValue64") - words, 4U);
-  EXPECT_EQ(Outcomes(cookies), std::vector<Code>(kCount, Code::kOk));
-  for (size_t i = 0; i < kCount; ++i) ASSERT_TRUE(Arrived(2 * i * kPiece)) << i;
+  EXPECT_EQ(Outcomes(cookies), std::vector<Code>(kBatchCount, Code::kOk));
+  for (size_t i = 0; i < kBatchCount; ++i) ASSERT_TRUE(Arrived(2 * i * kBatchPiece)) << i;
 }
 
 TEST_P(OwnBatchTest, PiecesThatFollowEachOtherAreOneCopy) {
   target().Wipe();
   const uint64_t copies = Copies();
   std::vector<Op> ops;
-  for (size_t i = 0; i < 64; ++i) ops.push_back(Of(i * kPiece, kPiece));
+  for (size_t i = 0; i < 64; ++i) ops.push_back(Of(i * kBatchPiece, kBatchPiece));
   EXPECT_EQ(Outcomes(PostAll(ops)), std::vector<Code>(64, Code::kOk));
   EXPECT_EQ(Copies() - copies, 1U);
-  for (size_t i = 0; i < 64; ++i) ASSERT_TRUE(Arrived(i * kPiece)) << i;
+  for (size_t i = 0; i < 64; ++i) ASSERT_TRUE(Arrived(i * kBatchPiece)) << i;
 }
 
 // A copy may not go beyond an allocation, even where the next one lies right behind it.
 TEST_P(OwnBatchTest, PiecesOfDifferentRegionsAreCopiedApart) {
   const Described again = a.Register(mine, Access::kLocal);
   const uint64_t copies = Copies();
-  std::vector<Op> ops{Of(0, kPiece), Of(kPiece, kPiece)};
+  std::vector<Op> ops{Of(0, kBatchPiece), Of(kBatchPiece, kBatchPiece)};
   ops[1].local = again.name.id;
   EXPECT_EQ(Outcomes(PostAll(ops)), std::vector<Code>(2, Code::kOk));
   EXPECT_EQ(Copies() - copies, 2U);
@@ -132,27 +132,27 @@ TEST_P(OwnBatchTest, TheLastOfThoseToTheSameBytesStays) {
   for (int round = 0; round < 5; ++round) {
     // Twice to the same place, from different ones, amid others.
     std::vector<Op> ops = Apart(8);
-    (writes() ? ops[6].remote_offset : ops[6].local_offset) = 2 * kPiece + 100;
+    (writes() ? ops[6].remote_offset : ops[6].local_offset) = 2 * kBatchPiece + 100;
     target().Wipe();
     EXPECT_EQ(Outcomes(PostAll(ops)), std::vector<Code>(8, Code::kOk));
-    const auto from = source().Read(12 * kPiece, kPiece);
+    const auto from = source().Read(12 * kBatchPiece, kBatchPiece);
     const std::vector<std::byte> expected(from.begin(), from.end());
-    EXPECT_TRUE(SameBytes(target().Read(2 * kPiece + 100, kPiece), expected));
+    EXPECT_TRUE(SameBytes(target().Read(2 * kBatchPiece + 100, kBatchPiece), expected));
   }
 }
 
 TEST_P(OwnBatchTest, OneThatIsOutOfBoundsHasNoPartInTheOthers) {
   std::vector<Op> ops = Apart(9);
-  ops[4].remote_offset = kSize;
+  ops[4].remote_offset = kBatchSize;
   std::vector<Code> expected(9, Code::kOk);
   expected[4] = Code::kOutOfBounds;
   EXPECT_EQ(Outcomes(PostAll(ops)), expected);
-  for (const size_t i : {3, 5, 8}) EXPECT_TRUE(Arrived(2 * i * kPiece)) << i;
+  for (const size_t i : {3, 5, 8}) EXPECT_TRUE(Arrived(2 * i * kBatchPiece)) << i;
 }
 
 // Each region is looked at, not only that of the first.
 TEST_P(OwnBatchTest, OneToARegionThatIsClosedIsRefusedAndTheOthersAreNot) {
-  const TestMemory other(kPiece, TestPlace::kDevice);
+  const TestMemory other(kBatchPiece, TestPlace::kDevice);
   other.Wipe();
   const Described closing = b.Register(other, Access::kReadWrite);
   std::vector<Op> ops = Apart(6);
@@ -170,7 +170,7 @@ TEST_P(OwnBatchTest, OneToARegionThatIsClosedIsRefusedAndTheOthersAreNot) {
 
 // The words are looked at before the target has heard of anything: it has only stored them.
 TEST_P(OwnBatchTest, ARegionThatWasJustClosedGetsNothing) {
-  const TestMemory other(kPiece, TestPlace::kDevice);
+  const TestMemory other(kBatchPiece, TestPlace::kDevice);
   const Described closing = b.Register(other, Access::kReadWrite);
   std::vector<Op> ops = Apart(6);
   ops[3].remote = a.Import(Pair::kA, closing);
@@ -258,7 +258,7 @@ TEST_P(WriteBatchTest, EachSignalComesInItsTurn) {
   PostAll(ops);
   ASSERT_TRUE(pair.Until([&] { return b.signals.size() == 10; }));
   for (size_t i = 0; i < 10; ++i) EXPECT_EQ(b.signals[i].signal.transfer, 10 * i);
-  EXPECT_TRUE(Arrived(180 * kPiece));
+  EXPECT_TRUE(Arrived(180 * kBatchPiece));
 }
 
 // --- A device with enough to do

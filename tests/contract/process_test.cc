@@ -2,14 +2,13 @@
 #include <signal.h>
 
 #include "contract/child.h"
+#include "contract/names.h"
 #include "contract/suite.h"
 
 namespace weightcast::transport {
 namespace {
 
-constexpr LinkId kLink{3};
-constexpr size_t kSize = 4U << 20;
-constexpr GrantName kGrant{.slot = 2, .id = 222};
+constexpr size_t kProcessSize = 4U << 20;
 
 class ProcessTest : public ContractTest {
  protected:
@@ -17,7 +16,7 @@ class ProcessTest : public ContractTest {
   /// says a word or is gone.
   static void WriteForEver(Channel& channel, const Subject& subject, const Machine& machine) {
     const DeviceUse use(machine);
-    const TestMemory source(kSize, subject.peer_place());
+    const TestMemory source(kProcessSize, subject.peer_place());
     Side side(subject.factory);
     ConnectOver(channel, side, kLink, Role::kInitiator);
     source.Fill(1);
@@ -25,7 +24,7 @@ class ProcessTest : public ContractTest {
     const RemoteRegion remote = side.Import(kLink, Unpack(channel.Receive()));
     channel.Send("go");
     for (uint32_t chunk = 0; !channel.Readable(); ++chunk) {
-      const uint64_t piece = kSize / 4;
+      const uint64_t piece = kProcessSize / 4;
       std::vector<Op> ops{{.kind = OpKind::kWrite,
                            .has_signal = true,
                            .local = local.name.id,
@@ -44,7 +43,7 @@ class ProcessTest : public ContractTest {
   /// In the child: a target that does its part until the parent is gone.
   static void Receive(Channel& channel, const Subject& subject, const Machine& machine) {
     const DeviceUse use(machine);
-    const TestMemory target(kSize, subject.peer_place());
+    const TestMemory target(kProcessSize, subject.peer_place());
     Side side(subject.factory);
     ConnectOver(channel, side, kLink, Role::kResponder);
     target.Wipe();
@@ -61,7 +60,7 @@ class ProcessTest : public ContractTest {
           child([this, body](Channel& channel) { body(channel, subject, machine); }),
           pid(child.pid()),
           use(machine),
-          memory(kSize, of.place),
+          memory(kProcessSize, of.place),
           side(of.factory) {}
     ~Scene() {
       child.Kill();
@@ -101,8 +100,12 @@ class ProcessTest : public ContractTest {
     }
     /// As many as fit now.
     void Fill(OpKind kind) {
-      std::vector<Op> ops(
-          64, {.kind = kind, .local = local.name.id, .remote = remote, .length = kSize, .grant{}, .signal{}});
+      std::vector<Op> ops(64, {.kind = kind,
+                               .local = local.name.id,
+                               .remote = remote,
+                               .length = kProcessSize,
+                               .grant{},
+                               .signal{}});
       for (uint32_t lane = 0; lane < side.ready[kLink]; ++lane) side.TryPost(kLink, lane, ops);
     }
     Described local;
@@ -130,7 +133,7 @@ class ProcessTest : public ContractTest {
 
 TEST_P(ProcessTest, BytesAndSignalsCrossProcesses) {
   Attacked here(GetParam());
-  TestMemory expected(kSize, TestPlace::kPrivate);
+  TestMemory expected(kProcessSize, TestPlace::kPrivate);
   expected.Fill(1);
   ASSERT_TRUE(PumpUntil({&here.side}, [&] { return here.side.signals.size() > 40; }));
   EXPECT_TRUE(SameBytes(here.memory.Read(), expected.Read()));

@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "contract/child.h"
+#include "contract/names.h"
 #include "contract/suite.h"
 
 namespace weightcast::transport {
 
-inline constexpr LinkId kLink{3};
-inline constexpr GrantName kGrant{.slot = 2, .id = 222};
 inline constexpr size_t kSize = 2U << 20;
 
 inline Subject Pulls() {

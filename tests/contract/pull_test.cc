@@ -6,14 +6,13 @@
 #include <cstring>
 #include <thread>
 
+#include "contract/devices.h"
 #include "contract/pull_across.h"
 #include "fake_cuda/fake_cuda.h"
 #include "trace/metrics.h"
 
 namespace weightcast::transport {
 namespace {
-
-constexpr int kUncorrectable = 214;  // CUDA_ERROR_ECC_UNCORRECTABLE
 
 /// a's device 0 holds the source, b's device 1 the target.
 class PullTest : public ::testing::Test {
@@ -261,7 +260,7 @@ TEST_F(PullAcrossTest, AClosedLinkHoldsASourceUntilThePeerHasUnmappedIt) {
 }
 
 /// In the child: writes for ever, and is held in the middle by the device.
-void WriteForEver(Channel& channel, const Machine& machine) {
+void WriteUnderGrantForEver(Channel& channel, const Machine& machine) {
   const DeviceUse use(machine);
   const TestMemory source(kSize, TestPlace::kDevice);
   Side side(Pulls().factory);
@@ -297,7 +296,7 @@ class PulledAcrossTest : public ::testing::Test {
   void TearDown() override { child.Kill(); }
 
   Machine machine = MachineOf(Pulls());
-  Child child{[this](Channel& channel) { WriteForEver(channel, machine); }};
+  Child child{[this](Channel& channel) { WriteUnderGrantForEver(channel, machine); }};
   DeviceUse use{machine};
   TestMemory target{kSize, TestPlace::kDevice};
   Side side{Pulls().factory};

@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "contract/child.h"
+#include "contract/devices.h"
+#include "contract/names.h"
 #include "contract/suite.h"
 #include "fake_cuda/fake_cuda.h"
 #include "trace/metrics.h"
@@ -13,9 +15,7 @@
 namespace weightcast::transport {
 namespace {
 
-constexpr LinkId kLink{3};
-constexpr GrantName kGrant{.slot = 2, .id = 222};
-constexpr size_t kSize = 1U << 20;
+constexpr size_t kPushSize = 1U << 20;
 
 Subject Pushes() {
   return {.factory = {"shm_pull", &CreateShmTransport}, .place = TestPlace::kDevice, .other_place = {}};
@@ -36,7 +36,7 @@ class PushTest : public ::testing::Test {
     return {.kind = OpKind::kWrite,
             .local = local.name.id,
             .remote = remote,
-            .length = kSize,
+            .length = kPushSize,
             .grant = {},
             .signal = {}};
   }
@@ -62,8 +62,8 @@ class PushTest : public ::testing::Test {
 
   Machine machine = MachineOf(Pushes());
   DeviceUse use{machine};
-  TestMemory source{kSize, TestPlace::kDevice};
-  TestMemory target{kSize, TestPlace::kDevice};
+  TestMemory source{kPushSize, TestPlace::kDevice};
+  TestMemory target{kPushSize, TestPlace::kDevice};
   Pair pair{Pushes().factory};
   Side& a = pair.a;
   Side& b = pair.b;
@@ -92,7 +92,7 @@ TEST_F(PushTest, ASignalComesAfterTheBytes) {
 }
 
 TEST_F(PushTest, TheLastOfWritesToTheSameBytesStays) {
-  const TestMemory other(kSize, TestPlace::kDevice);
+  const TestMemory other(kPushSize, TestPlace::kDevice);
   other.Fill(7);
   const Described filled = a.Register(other, Access::kLocal);
   Op last = Write();
@@ -176,7 +176,6 @@ TEST_F(PushTest, OpenMemoryThatTheWriterCannotMapIsPulled) {
 }
 
 TEST_F(PushTest, ALostContextOfTheWriterEndsTheLink) {
-  constexpr int kUncorrectable = 214;  // CUDA_ERROR_ECC_UNCORRECTABLE
   WriteOnce();
   const uint64_t cookie = WriteHeld();
   use.devices->ExpectLeftovers();
@@ -193,9 +192,9 @@ TEST_F(PushTest, ALostContextOfTheWriterEndsTheLink) {
 // --- Two processes
 
 /// In the child: writes into the parent's open memory for ever.
-void WriteForEver(Channel& channel, const Machine& machine) {
+void PushForEver(Channel& channel, const Machine& machine) {
   const DeviceUse use(machine);
-  const TestMemory source(kSize, TestPlace::kDevice);
+  const TestMemory source(kPushSize, TestPlace::kDevice);
   Side side(Pushes().factory);
   ConnectOver(channel, side, kLink, Role::kInitiator);
   const Described local = side.Register(source, Access::kLocal);
@@ -204,7 +203,7 @@ void WriteForEver(Channel& channel, const Machine& machine) {
     std::vector<Op> ops{{.kind = OpKind::kWrite,
                          .local = local.name.id,
                          .remote = remote,
-                         .length = kSize,
+                         .length = kPushSize,
                          .grant = {},
                          .signal = {}}};
     side.TryPost(kLink, 0, ops);
@@ -236,10 +235,10 @@ class PushedAcrossTest : public ::testing::Test {
   }
 
   Machine machine = MachineOf(Pushes());
-  Child child{[this](Channel& channel) { WriteForEver(channel, machine); }};
+  Child child{[this](Channel& channel) { PushForEver(channel, machine); }};
   const int pid = child.pid();
   DeviceUse use{machine};
-  TestMemory target{kSize, TestPlace::kDevice};
+  TestMemory target{kPushSize, TestPlace::kDevice};
   Side side{Pushes().factory};
   Described there;
 };

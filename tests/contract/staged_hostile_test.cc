@@ -9,14 +9,13 @@
 namespace weightcast::transport::shm {
 namespace {
 
-constexpr GrantName kGrant{.slot = 2, .id = 22};
 constexpr RegionName kHost{.owner = 0, .id = 3, .generation = 9};
 constexpr RegionName kDevice{.owner = 0, .id = 4, .generation = 10};
 constexpr uint64_t kStage = kShortestStage;
 
 /// A victim with a host region and a device region, open or granted, and a peer with its staging ring.
-struct Scene {
-  explicit Scene(Access access) {
+struct StagedScene {
+  explicit StagedScene(Access access) {
     Register(kHost, {.address = host.data(), .length = host.size(), .allocation{}}, access);
     device.Wipe();
     Register(kDevice, device.memory(), access);
@@ -69,7 +68,7 @@ PutRecord Put(const RegionName& region, uint64_t position, uint64_t sequence) {
 
 TEST_F(StagedHostileTest, PutsWithoutAGrantOrOutOfBoundsTouchNothing) {
   for (const RegionName& region : {kHost, kDevice}) {
-    Scene scene(Access::kGranted);
+    StagedScene scene(Access::kGranted);
     ASSERT_TRUE(scene.AskForStage());
     std::vector<PutRecord> bad(7, Put(region, 0, 0));
     bad[0].slot = 0, bad[0].grant = 0;
@@ -119,7 +118,7 @@ TEST_F(StagedHostileTest, RecordsThatBreakTheRulesEndTheLink) {
       {Pack(DataRecord{.flags = kInStage | kLastPiece, .code = 1, .sequence = 1})},
   };
   for (const auto& records : kBad) {
-    Scene scene(Access::kGranted);
+    StagedScene scene(Access::kGranted);
     ASSERT_TRUE(scene.AskForStage());
     for (const RecordBody& record : records) scene.peer.PushRaw(record);
     EXPECT_TRUE(scene.Down()) << "case " << &records - kBad.data();
@@ -127,19 +126,19 @@ TEST_F(StagedHostileTest, RecordsThatBreakTheRulesEndTheLink) {
 }
 
 TEST_F(StagedHostileTest, ARingThatWasNotMadeHoldsNothing) {
-  Scene scene(Access::kGranted);
+  StagedScene scene(Access::kGranted);
   scene.peer.Push(Put(kHost, 0, 1));
   EXPECT_TRUE(scene.Down());
 }
 
 TEST_F(StagedHostileTest, MessagesOutOfPlaceEndTheLink) {
   {
-    Scene scene(Access::kGranted);
+    StagedScene scene(Access::kGranted);
     ASSERT_TRUE(scene.AskForStage());
     (void)scene.peer.channel.Send(Encode(WantStage{.most = kStage}));
     EXPECT_TRUE(scene.Down()) << "a second ring";
   }
-  Scene scene(Access::kGranted);
+  StagedScene scene(Access::kGranted);
   (void)scene.peer.channel.Send(Encode(StageReply{.code = Code::kExhausted}));
   EXPECT_TRUE(scene.Down()) << "a ring that was not asked for";
 }
@@ -155,7 +154,7 @@ TEST_F(StagedHostileTest, ARingThatIsNotAsWasAskedForEndsTheLink) {
   } const kBad[] = {
       {kShortestStage, -1}, {kShortestStage, small->fd.get()}, {kLongestStage * 2, large->fd.get()}};
   for (const auto& bad : kBad) {
-    Scene scene(Access::kRead);
+    StagedScene scene(Access::kRead);
     scene.peer.Push(GetRecord{.flags = kInStage,
                               .region = kDevice.id,
                               .generation = kDevice.generation,
@@ -170,7 +169,7 @@ TEST_F(StagedHostileTest, ARingThatIsNotAsWasAskedForEndsTheLink) {
 }
 
 TEST_F(StagedHostileTest, ImpossibleCountersEndTheLink) {
-  Scene scene(Access::kRead);
+  StagedScene scene(Access::kRead);
   auto ring = CreateShared(kShortestStage, false);
   ASSERT_TRUE(ring.ok());
   const GetRecord get{.flags = kInStage,
@@ -186,7 +185,7 @@ TEST_F(StagedHostileTest, ImpossibleCountersEndTheLink) {
 }
 
 TEST_F(StagedHostileTest, MoreReadsThanTheWindowEndTheLink) {
-  Scene scene(Access::kRead);
+  StagedScene scene(Access::kRead);
   for (uint64_t i = 0; i < 100 && !scene.peer.down; ++i) {
     scene.peer.Push(GetRecord{.flags = kInStage,
                               .region = kDevice.id,
@@ -198,7 +197,7 @@ TEST_F(StagedHostileTest, MoreReadsThanTheWindowEndTheLink) {
 }
 
 TEST_F(StagedHostileTest, ThePathsOfHostMemoryDoNotReachDeviceMemory) {
-  Scene scene(Access::kReadWrite);
+  StagedScene scene(Access::kReadWrite);
   ASSERT_TRUE(scene.peer.ExchangeRings());
   scene.peer.Push(PutRecord{.flags = kLastPiece,
                             .length = 64,

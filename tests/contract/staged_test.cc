@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "contract/devices.h"
+#include "contract/names.h"
 #include "contract/suite.h"
 #include "fake_cuda/fake_cuda.h"
 #include "trace/metrics.h"
@@ -11,19 +13,16 @@
 namespace weightcast::transport {
 namespace {
 
-constexpr GrantName kGrant{.slot = 2, .id = 222};
 constexpr size_t kMiB = 1U << 20;
-constexpr size_t kSize = 4 * kMiB;
-constexpr int kUncorrectable = 214;  // CUDA_ERROR_ECC_UNCORRECTABLE
-constexpr int kOutOfMemory = 2;      // CUDA_ERROR_OUT_OF_MEMORY
+constexpr size_t kStagedSize = 4 * kMiB;
 
 /// Where the memory of a lies, and that of b.
-struct Way {
+struct Places {
   TestPlace here;
   TestPlace there;
 };
 
-Subject Staged() {
+Subject StagedOverShm() {
   return {.factory = {"shm_gpu_ring", &CreateShmTransport}, .place = TestPlace::kSecluded, .other_place = {}};
 }
 
@@ -35,9 +34,8 @@ Settings SmallRings() {
 }
 
 uint64_t CopiesBegun() { return trace::CounterNamed("gpu.copies").value(); }
-uint64_t BytesStaged() { return trace::CounterNamed("gpu.staged_bytes").value(); }
 
-class StagedTest : public ::testing::TestWithParam<Way> {
+class StagedTest : public ::testing::TestWithParam<Places> {
  protected:
   StagedTest() { EXPECT_TRUE(pair.Connect()); }
 
@@ -76,7 +74,7 @@ class StagedTest : public ::testing::TestWithParam<Way> {
   }
   /// One write and its signal, so that rings and queues are made.
   void WriteOnce() {
-    ASSERT_EQ(Run(Signalled(0, 0, kSize)), Code::kOk);
+    ASSERT_EQ(Run(Signalled(0, 0, kStagedSize)), Code::kOk);
     ASSERT_EQ(b.signals.size(), 1U);
     b.Forget();
   }
@@ -85,7 +83,7 @@ class StagedTest : public ::testing::TestWithParam<Way> {
   uint64_t WriteHeld(int gpu) {
     fake_cuda_hold(gpu);
     const uint64_t before = CopiesBegun();
-    const uint64_t cookie = a.Post(Pair::kA, 0, Signalled(0, 0, kSize));
+    const uint64_t cookie = a.Post(Pair::kA, 0, Signalled(0, 0, kStagedSize));
     // The ring has room for four pieces: with two devices the fifth copy is the target's.
     const bool second = IsDevice(GetParam().here) && IsDevice(GetParam().there) && gpu == GpuOf(theirs);
     EXPECT_TRUE(pair.Until([&] { return CopiesBegun() > before + (second ? 4 : 0); }));
@@ -94,11 +92,11 @@ class StagedTest : public ::testing::TestWithParam<Way> {
   [[nodiscard]] bool held_target() const { return IsDevice(GetParam().there); }
   [[nodiscard]] int HeldGpu() const { return held_target() ? GpuOf(theirs) : GpuOf(mine); }
 
-  Machine machine = MachineOf(Staged());
+  Machine machine = MachineOf(StagedOverShm());
   DeviceUse use{machine};
-  TestMemory mine{kSize, GetParam().here};
-  TestMemory theirs{kSize, GetParam().there};
-  Pair pair{Staged().factory, SmallRings()};
+  TestMemory mine{kStagedSize, GetParam().here};
+  TestMemory theirs{kStagedSize, GetParam().there};
+  Pair pair{StagedOverShm().factory, SmallRings()};
   Side& a = pair.a;
   Side& b = pair.b;
   Described local;
@@ -106,7 +104,7 @@ class StagedTest : public ::testing::TestWithParam<Way> {
   RemoteRegion remote{};
 };
 
-constexpr size_t kSizes[] = {1, 7, 4095, 65537, 262144, 262145, kMiB + 1, kSize - 64};
+constexpr size_t kStagedSizes[] = {1, 7, 4095, 65537, 262144, 262145, kMiB + 1, kStagedSize - 64};
 
 TEST_P(StagedTest, WritesOfAnySizeAndOffset) {
   mine.Fill(1);
@@ -119,7 +117,7 @@ TEST_P(StagedTest, WritesOfAnySizeAndOffset) {
   uint64_t written = 0;
   for (const bool by_grant : {false, true}) {
     remote = by_grant ? granted : open;
-    for (const size_t size : kSizes) {
+    for (const size_t size : kStagedSizes) {
       for (const size_t skew : {size_t{0}, size_t{13}}) {
         theirs.Wipe();
         ASSERT_EQ(Run(Write(skew, 2 * skew, size, by_grant ? kGrant : GrantName{})), Code::kOk) << size;
@@ -136,7 +134,7 @@ TEST_P(StagedTest, WritesOfAnySizeAndOffset) {
 TEST_P(StagedTest, ReadsOfAnySizeAndOffset) {
   theirs.Fill(2);
   Map(mine, theirs, Access::kRead);
-  for (const size_t size : kSizes) {
+  for (const size_t size : kStagedSizes) {
     mine.Wipe();
     Op op = Write(13, 26, size);
     op.kind = OpKind::kRead;
@@ -175,9 +173,9 @@ TEST_P(StagedTest, TheLastOfSeveralWritesToOnePlaceStays) {
 }
 
 TEST_P(StagedTest, OperationsOfSeveralPathsKeepTheOrderOfPosting) {
-  const TestMemory host_here(kSize, TestPlace::kShared);
-  const TestMemory host_there(kSize, TestPlace::kShared);
-  const TestMemory back(kSize, GetParam().here);
+  const TestMemory host_here(kStagedSize, TestPlace::kShared);
+  const TestMemory host_there(kStagedSize, TestPlace::kShared);
+  const TestMemory back(kStagedSize, GetParam().here);
   mine.Fill(1);
   host_here.Fill(2);
   Map(mine, theirs, Access::kReadWrite);
@@ -185,7 +183,7 @@ TEST_P(StagedTest, OperationsOfSeveralPathsKeepTheOrderOfPosting) {
   const Described landing = a.Register(back, Access::kLocal);
   const RemoteRegion host_remote = a.Import(Pair::kA, b.Register(host_there, Access::kReadWrite));
   for (int round = 0; round < 4; ++round) {
-    const size_t size = kSize / 2 + static_cast<size_t>(round);
+    const size_t size = kStagedSize / 2 + static_cast<size_t>(round);
     a.Post(Pair::kA, 0, Write(0, static_cast<uint64_t>(round), size));
     Op host = Write(0, 0, kMiB);
     host.local = host_local.name.id;
@@ -198,7 +196,7 @@ TEST_P(StagedTest, OperationsOfSeveralPathsKeepTheOrderOfPosting) {
   }
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
   for (const auto& [cookie, done] : a.completions) ASSERT_EQ(done.code, Code::kOk);
-  EXPECT_TRUE(SameBytes(back.Read(0, kSize / 2), mine.Read(0, kSize / 2)))
+  EXPECT_TRUE(SameBytes(back.Read(0, kStagedSize / 2), mine.Read(0, kStagedSize / 2)))
       << "it was read after it was written";
   EXPECT_TRUE(SameBytes(host_here.Read(0, kMiB), host_there.Read(0, kMiB)));
 }
@@ -219,7 +217,7 @@ TEST_P(StagedTest, ARevokeInTheMiddleWaitsForOwnCopiesAlone) {
   ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
   EXPECT_EQ(a.completions[cookie].code, Code::kFenced);
   EXPECT_NE(a.completions[cookie].written, Written::kYes);
-  EXPECT_EQ(Run(Signalled(0, 0, kSize)), Code::kFenced);
+  EXPECT_EQ(Run(Signalled(0, 0, kStagedSize)), Code::kFenced);
   EXPECT_TRUE(theirs.Wiped());
   EXPECT_TRUE(b.signals.empty());
 }
@@ -259,7 +257,7 @@ TEST_P(StagedTest, ASourceThatIsDeregisteredInTheMiddleEndsItsWrite) {
   EXPECT_TRUE(b.signals.empty());
   // What follows is as if nothing had been.
   local = a.Register(mine, Access::kLocal);
-  EXPECT_EQ(Run(Signalled(0, 0, kSize)), Code::kOk);
+  EXPECT_EQ(Run(Signalled(0, 0, kStagedSize)), Code::kOk);
   EXPECT_EQ(b.signals.size(), 1U);
   EXPECT_TRUE(SameBytes(mine.Read(), theirs.Read()));
 }
@@ -267,7 +265,7 @@ TEST_P(StagedTest, ASourceThatIsDeregisteredInTheMiddleEndsItsWrite) {
 TEST_P(StagedTest, ARegionThatIsDeregisteredWhileItIsReadEndsTheRead) {
   theirs.Fill(2);
   Map(mine, theirs, Access::kRead);
-  Op op = Write(0, 0, kSize);
+  Op op = Write(0, 0, kStagedSize);
   op.kind = OpKind::kRead;
   ASSERT_EQ(Run(op), Code::kOk);
   const int gpu = IsDevice(GetParam().there) ? GpuOf(theirs) : GpuOf(mine);
@@ -341,7 +339,7 @@ TEST_P(StagedTest, ADriverCallThatBlocksHoldsUpNobodyElse) {
                 .grant = {},
                 .signal = {}};
   fake_cuda_block(0, "cuMemcpyAsync", 1, 60'000);
-  const uint64_t cookie = a.Post(Pair::kA, 0, Signalled(0, 0, kSize));
+  const uint64_t cookie = a.Post(Pair::kA, 0, Signalled(0, 0, kStagedSize));
   ASSERT_TRUE(pair.Until([&] { return fake_cuda_blocked(0) > 0; }));
   for (int i = 0; i < 100; ++i) {
     const uint64_t beside = b.Post(Pair::kB, 0, host);
@@ -358,7 +356,7 @@ TEST_P(StagedTest, ADriverCallThatBlocksHoldsUpNobodyElse) {
 TEST_P(StagedTest, WhereNothingCanBePinnedOperationsSaySoAndTheLinkGoesOn) {
   Map();
   fake_cuda_fail(0, "cuMemHostRegister", 1, kOutOfMemory);
-  EXPECT_EQ(Run(Signalled(0, 0, kSize)), Code::kExhausted);
+  EXPECT_EQ(Run(Signalled(0, 0, kStagedSize)), Code::kExhausted);
   EXPECT_EQ(Run(Signalled(0, 0, 1)), Code::kExhausted) << "for good";
   EXPECT_TRUE(b.signals.empty());
   const TestMemory host_source(4096, /*shared=*/true);
@@ -368,9 +366,9 @@ TEST_P(StagedTest, WhereNothingCanBePinnedOperationsSaySoAndTheLinkGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StagedTest,
-                         ::testing::Values(Way{TestPlace::kPrivate, TestPlace::kSecluded},
-                                           Way{TestPlace::kSecluded, TestPlace::kPrivate},
-                                           Way{TestPlace::kSecluded, TestPlace::kSecluded}),
+                         ::testing::Values(Places{TestPlace::kPrivate, TestPlace::kSecluded},
+                                           Places{TestPlace::kSecluded, TestPlace::kPrivate},
+                                           Places{TestPlace::kSecluded, TestPlace::kSecluded}),
                          [](const auto& tested) {
                            const auto name = [](TestPlace place) {
                              return IsDevice(place) ? "Device" : "Host";
@@ -380,11 +378,11 @@ INSTANTIATE_TEST_SUITE_P(All, StagedTest,
 
 // A ring for each direction; the setting pinned has room for one.
 TEST(StagedBudgetTest, WhatTheSettingPinnedDoesNotAllowIsRefused) {
-  const Machine machine = MachineOf(Staged());
+  const Machine machine = MachineOf(StagedOverShm());
   const DeviceUse use(machine);
   Settings settings = TestSettings();
   settings.pinned = kMiB;
-  Pair pair(Staged().factory, settings);
+  Pair pair(StagedOverShm().factory, settings);
   ASSERT_TRUE(pair.Connect());
   const TestMemory at_a(4096, TestPlace::kSecluded);
   const TestMemory at_b(4096, TestPlace::kPrivate);

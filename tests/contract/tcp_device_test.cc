@@ -2,6 +2,8 @@
 // is in the other suites, which run over it too.
 #include <gmock/gmock.h>
 
+#include "contract/devices.h"
+#include "contract/names.h"
 #include "contract/suite.h"
 #include "fake_cuda/fake_cuda.h"
 #include "trace/metrics.h"
@@ -9,13 +11,11 @@
 namespace weightcast::transport {
 namespace {
 
-constexpr GrantName kGrant{.slot = 2, .id = 222};
-constexpr size_t kSize = 2U << 20;
-constexpr int kUncorrectable = 214;  // CUDA_ERROR_ECC_UNCORRECTABLE
-constexpr int kSource = 0;           ///< The device that a's memory lies on.
-constexpr int kTarget = 1;           ///< The one of b's.
+constexpr size_t kTcpDeviceSize = 2U << 20;
+constexpr int kSource = 0;  ///< The device that a's memory lies on.
+constexpr int kTarget = 1;  ///< The one of b's.
 
-Subject Staged() {
+Subject StagedOverTcp() {
   return {.factory = {"tcp_gpu", &CreateTcpTransport}, .place = TestPlace::kDevice, .other_place = {}};
 }
 
@@ -43,7 +43,7 @@ class TcpDeviceTest : public ::testing::Test {
             .has_signal = true,
             .local = local.name.id,
             .remote = remote,
-            .length = kSize,
+            .length = kTcpDeviceSize,
             .grant = kGrant,
             .signal = {.grant = kGrant, .transfer = 1, .chunk = 0, .chunks = 1}};
   }
@@ -65,11 +65,11 @@ class TcpDeviceTest : public ::testing::Test {
   }
   static uint64_t Begun() { return trace::CounterNamed("gpu.copies").value(); }
 
-  Machine machine = MachineOf(Staged());
+  Machine machine = MachineOf(StagedOverTcp());
   DeviceUse use{machine};
-  TestMemory source{kSize, TestPlace::kDevice};
-  TestMemory target{kSize, TestPlace::kDevice};
-  Pair pair{Staged().factory};
+  TestMemory source{kTcpDeviceSize, TestPlace::kDevice};
+  TestMemory target{kTcpDeviceSize, TestPlace::kDevice};
+  Pair pair{StagedOverTcp().factory};
   Side& a = pair.a;
   Side& b = pair.b;
   Described local;
@@ -83,7 +83,7 @@ constexpr uint64_t kUntilTarget = 3;
 TEST_F(TcpDeviceTest, ATransportWhoseGpusAreOffRefusesThem) {
   Settings off = TestSettings();
   off.gpu = "off";
-  Side side(Staged().factory, off);
+  Side side(StagedOverTcp().factory, off);
   const auto key = side.transport().Register({side.self(), 1, 1}, source.memory(), Access::kLocal);
   ASSERT_FALSE(key.ok());
   EXPECT_EQ(key.status().code(), Code::kUnavailable);
@@ -149,13 +149,13 @@ TEST_F(TcpDeviceTest, ADeregisteredSourceIsReadUntilItsWriteHasEnded) {
 }
 
 TEST_F(TcpDeviceTest, ARegionThatAPeerReadsWaitsForTheOwnCopy) {
-  const TestMemory open(kSize, TestPlace::kDevice);  // On a's device.
-  const TestMemory landing(kSize, TestPlace::kDevice);
+  const TestMemory open(kTcpDeviceSize, TestPlace::kDevice);  // On a's device.
+  const TestMemory landing(kTcpDeviceSize, TestPlace::kDevice);
   const Described region = a.Register(open, Access::kRead);
   const Op read{.kind = OpKind::kRead,
                 .local = b.Register(landing, Access::kLocal).name.id,
                 .remote = b.Import(Pair::kB, region),
-                .length = kSize,
+                .length = kTcpDeviceSize,
                 .grant = {},
                 .signal = {}};
   fake_cuda_hold(kSource);
@@ -249,7 +249,7 @@ TEST_F(TcpDeviceTest, ADriverCallThatBlocksHoldsUpNoHostMemory) {
 
 /// What is written twice on a lane ends as it was written last.
 TEST_F(TcpDeviceTest, WritesOfOneLaneLandInTheirOrder) {
-  const TestMemory other(kSize, TestPlace::kDevice);
+  const TestMemory other(kTcpDeviceSize, TestPlace::kDevice);
   for (uint64_t round = 0; round < 20; ++round) {
     source.Fill(2 * round + 10);
     other.Fill(2 * round + 11);
@@ -269,23 +269,23 @@ TEST_F(TcpDeviceTest, WritesOfOneLaneLandInTheirOrder) {
 class TcpMixedTest : public ::testing::TestWithParam<TestPlace> {};
 
 TEST_P(TcpMixedTest, WritesAndReadsGoBothWays) {
-  const Machine machine = MachineOf(Staged());
+  const Machine machine = MachineOf(StagedOverTcp());
   const DeviceUse use{machine};
   const bool device = GetParam() == TestPlace::kDevice;
-  const TestMemory at_a(kSize + 5, device ? TestPlace::kDevice : TestPlace::kPrivate);
-  const TestMemory at_b(kSize + 5, device ? TestPlace::kPrivate : TestPlace::kDevice);
-  Pair pair(Staged().factory);
+  const TestMemory at_a(kTcpDeviceSize + 5, device ? TestPlace::kDevice : TestPlace::kPrivate);
+  const TestMemory at_b(kTcpDeviceSize + 5, device ? TestPlace::kPrivate : TestPlace::kDevice);
+  Pair pair(StagedOverTcp().factory);
   ASSERT_TRUE(pair.Connect());
   Op op{.local = pair.a.Register(at_a, Access::kLocal).name.id,
         .remote = pair.a.Import(Pair::kA, pair.b.Register(at_b, Access::kReadWrite)),
-        .length = kSize + 5,
+        .length = kTcpDeviceSize + 5,
         .grant = {},
         .signal = {}};
   for (const OpKind kind : {OpKind::kWrite, OpKind::kRead}) {
     op.kind = kind;
     at_a.Fill(1);
     at_b.Fill(2);
-    TestMemory expected(kSize + 5, TestPlace::kPrivate);
+    TestMemory expected(kTcpDeviceSize + 5, TestPlace::kPrivate);
     expected.Fill(kind == OpKind::kWrite ? 1 : 2);
     const uint64_t cookie = pair.a.Post(Pair::kA, 0, op);
     ASSERT_TRUE(pair.Until([&] { return pair.a.Completed(cookie); }));
@@ -306,7 +306,7 @@ class TcpPinnedTest : public ::testing::TestWithParam<uint64_t> {};
 TEST_P(TcpPinnedTest, AllEndsAndNoMoreIsPinnedThanTheSettingAllows) {
   constexpr size_t kLength = 6U << 20;
   constexpr size_t kPiece = kLength / 4;
-  const Machine machine = MachineOf(Staged());
+  const Machine machine = MachineOf(StagedOverTcp());
   const DeviceUse use{machine};
   // In turn of a's and b's device.
   const TestMemory from_a(kLength, TestPlace::kDevice);
@@ -316,7 +316,7 @@ TEST_P(TcpPinnedTest, AllEndsAndNoMoreIsPinnedThanTheSettingAllows) {
   const TestMemory read_by_a(kLength, TestPlace::kDevice);
   from_a.Fill(1);
   from_b.Fill(2);
-  Pair pair(Staged().factory, Pinned(GetParam()));
+  Pair pair(StagedOverTcp().factory, Pinned(GetParam()));
   ASSERT_TRUE(pair.Connect());
   const uint64_t before = fake_cuda_calls("cuMemHostAlloc");
   Op write_a{.local = pair.a.Register(from_a, Access::kLocal).name.id,

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "contract/child.h"
 #include "contract/suite.h"
+#include "contract/tcp_lanes.h"
 #include "fake_cuda/fake_cuda.h"
 #include "trace/metrics.h"
 #include "transport/tcp/factory.h"
@@ -17,14 +18,7 @@
 namespace weightcast::transport {
 namespace {
 
-constexpr TransportFactory kTcp{"tcp", &CreateTcpTransport};
-constexpr size_t kSize = 1U << 20;
-
-Settings WithLanes(int64_t lanes) {
-  Settings settings = TestSettings();
-  settings.lanes = lanes;
-  return settings;
-}
+constexpr size_t kLaneSize = 1U << 20;
 
 /// This process' descriptor of a lane as Describe tells it, "LOCAL to PEER"; -1: there is none.
 int FindSocket(std::string_view path) {
@@ -70,7 +64,7 @@ class TcpLaneTest : public testing::Test {
     source.Fill(1);
     op = {.local = a.Register(source, Access::kLocal).name.id,
           .remote = a.Import(Pair::kA, b.Register(target, Access::kReadWrite)),
-          .length = kSize,
+          .length = kLaneSize,
           .grant{},
           .signal{}};
   }
@@ -82,8 +76,8 @@ class TcpLaneTest : public testing::Test {
   Pair pair{kTcp, WithLanes(3)};
   Side& a = pair.a;
   Side& b = pair.b;
-  const TestMemory source{kSize, true};
-  const TestMemory target{kSize, true};
+  const TestMemory source{kLaneSize, true};
+  const TestMemory target{kLaneSize, true};
   Op op{.grant{}, .signal{}};
 };
 
@@ -207,7 +201,7 @@ class TcpDeviceLaneTest : public testing::Test {
     source.Fill(1);
     op = {.local = a.Register(source, Access::kLocal).name.id,
           .remote = a.Import(Pair::kA, b.Register(target, Access::kReadWrite)),
-          .length = 4 * kSize,
+          .length = 4 * kLaneSize,
           .grant{},
           .signal{}};
   }
@@ -220,7 +214,7 @@ class TcpDeviceLaneTest : public testing::Test {
   uint64_t PostHeld(uint32_t lane) {
     fake_cuda_hold(1);
     const auto begun = [] { return trace::CounterNamed("gpu.copies").value(); };
-    const uint64_t enough = begun() + op.length / kSize + 1;
+    const uint64_t enough = begun() + op.length / kLaneSize + 1;
     const uint64_t cookie = a.Post(Pair::kA, lane, op);
     EXPECT_TRUE(pair.Until([&] { return begun() >= enough; }));
     return cookie;
@@ -228,8 +222,8 @@ class TcpDeviceLaneTest : public testing::Test {
   const Subject subject{.factory = kTcp, .place = TestPlace::kDevice, .other_place = {}};
   Machine machine = MachineOf(subject);
   DeviceUse use{machine};
-  const TestMemory source{4 * kSize, TestPlace::kDevice};
-  const TestMemory target{4 * kSize, TestPlace::kDevice};
+  const TestMemory source{4 * kLaneSize, TestPlace::kDevice};
+  const TestMemory target{4 * kLaneSize, TestPlace::kDevice};
   Pair pair{kTcp, WithLanes(3)};
   Side& a = pair.a;
   Side& b = pair.b;
@@ -286,17 +280,18 @@ TEST(TcpPeerTest, AStoppedPeerEndsItsLanesWithinTheLease) {
   Child child([&](Channel& channel) {
     Side side(kTcp, settings);
     ConnectOver(channel, side, Pair::kB, Role::kResponder);
-    const TestMemory memory(kSize, false);
+    const TestMemory memory(kLaneSize, false);
     channel.Send(Pack(side.Register(memory, Access::kReadWrite)));
     while (!channel.Readable()) side.Pump();
   });
   Side side(kTcp, settings);
   ConnectOver(child.channel(), side, Pair::kA, Role::kInitiator);
-  const TestMemory memory(kSize, false);
+  const TestMemory memory(kLaneSize, false);
   const Described local = side.Register(memory, Access::kLocal);
   const RemoteRegion remote = side.Import(Pair::kA, Unpack(child.channel().Receive()));
   child.Stop();
-  std::vector<Op> ops(100, {.local = local.name.id, .remote = remote, .length = kSize, .grant{}, .signal{}});
+  std::vector<Op> ops(100,
+                      {.local = local.name.id, .remote = remote, .length = kLaneSize, .grant{}, .signal{}});
   for (uint32_t lane = 0; lane < side.ready[Pair::kA]; ++lane)
     ASSERT_GT(side.TryPost(Pair::kA, lane, ops), 50U);
   // The kernel looks at the time-out when it probes the closed window, so a little later.

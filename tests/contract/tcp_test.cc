@@ -12,6 +12,7 @@
 #include "base/socket.h"
 #include "base/strings.h"
 #include "contract/side.h"
+#include "contract/tcp_lanes.h"
 #include "transport/tcp/factory.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/greeting.h"
@@ -19,14 +20,6 @@
 
 namespace weightcast::transport {
 namespace {
-
-constexpr TransportFactory kTcp{"tcp", &CreateTcpTransport};
-
-Settings WithLanes(int64_t lanes) {
-  Settings settings = TestSettings();
-  settings.lanes = lanes;
-  return settings;
-}
 
 // --- Addresses and settings
 

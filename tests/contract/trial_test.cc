@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 
 #include "contract/child.h"
+#include "contract/devices.h"
+#include "contract/names.h"
+#include "contract/pull_across.h"
 #include "contract/suite.h"
 #include "device/gpus.h"
 #include "fake_cuda/fake_cuda.h"
@@ -11,16 +14,9 @@
 namespace weightcast::transport {
 namespace {
 
-constexpr LinkId kLink{3};
-constexpr GrantName kGrant{.slot = 2, .id = 222};
-constexpr size_t kSize = 256 << 10;
+constexpr size_t kTrialSize = 256 << 10;
 constexpr int kRefused = 0;
 constexpr int kGarbage = 2;
-
-Subject Pulls() {
-  return {.factory = {"shm_pull", &CreateShmTransport}, .place = TestPlace::kDevice, .other_place = {}};
-}
-uint64_t BytesStaged() { return trace::CounterNamed("gpu.staged_bytes").value(); }
 
 /// a's memory is of device 0, b's of device 1.
 class TrialTest : public ::testing::Test {
@@ -38,7 +34,7 @@ class TrialTest : public ::testing::Test {
     return {.kind = kind,
             .local = local.name.id,
             .remote = remote,
-            .length = kSize,
+            .length = kTrialSize,
             .grant = kind == OpKind::kWrite ? kGrant : GrantName{},
             .signal = {}};
   }
@@ -53,7 +49,7 @@ class TrialTest : public ::testing::Test {
     const bool write = op.kind == OpKind::kWrite;
     const uint64_t before = BytesStaged();
     EXPECT_EQ(Run(op), Code::kOk);
-    EXPECT_EQ(BytesStaged(), before + kSize);
+    EXPECT_EQ(BytesStaged(), before + kTrialSize);
     EXPECT_TRUE(SameBytes(write ? target.Read() : source.Read(), write ? source.Read() : target.Read()));
   }
   /// Each trial makes two of these calls.
@@ -61,8 +57,8 @@ class TrialTest : public ::testing::Test {
 
   Machine machine = MachineOf(Pulls());
   DeviceUse use{machine};
-  TestMemory source{kSize, TestPlace::kDevice};
-  TestMemory target{kSize, TestPlace::kDevice};
+  TestMemory source{kTrialSize, TestPlace::kDevice};
+  TestMemory target{kTrialSize, TestPlace::kDevice};
   Pair pair{Pulls().factory};
   Side& a = pair.a;
   Side& b = pair.b;
@@ -115,7 +111,6 @@ TEST_F(TrialTest, ATrialInWhichACallFailsEndsAsOneThatLies) {
 }
 
 TEST_F(TrialTest, WithoutACellThereIsNoTrialAndTheWayIsNotUsed) {
-  constexpr int kOutOfMemory = 2;
   fake_cuda_fail(0, "cuMemHostAlloc", 1, kOutOfMemory);
   ExpectStaged(Operation(OpKind::kWrite));
 }
@@ -135,7 +130,7 @@ TEST_F(TrialTest, EachDirectionOfALinkIsTriedOnceHoweverManyRegionsItHas) {
 
 TEST_F(TrialTest, MemoryOfTheSameDeviceNeedsNoTrial) {
   const uint64_t before = Trials();
-  const TestMemory same(kSize, TestPlace::kDevice);
+  const TestMemory same(kTrialSize, TestPlace::kDevice);
   ASSERT_EQ(same.memory().ordinal, source.memory().ordinal);
   Op op = Operation(OpKind::kRead);
   op.remote = a.Import(Pair::kA, b.Register(same, Access::kRead));
@@ -159,10 +154,10 @@ TEST_F(TrialTest, ALinkThatIsClosedInATrialGivesItsCellBack) {
 // --- Two processes
 
 /// In the child: memory that the parent writes to, until the parent is gone.
-void Receive(Channel& channel, const Machine& machine) {
+void ReceiveAndCompare(Channel& channel, const Machine& machine) {
   const DeviceUse use(machine);
-  const TestMemory of_device_0(kSize, TestPlace::kDevice);
-  const TestMemory target(kSize, TestPlace::kDevice);
+  const TestMemory of_device_0(kTrialSize, TestPlace::kDevice);
+  const TestMemory target(kTrialSize, TestPlace::kDevice);
   target.Wipe();
   Side side(Pulls().factory);
   ConnectOver(channel, side, kLink, Role::kResponder);
@@ -170,7 +165,7 @@ void Receive(Channel& channel, const Machine& machine) {
   channel.Send(Pack(side.Register(target, Access::kGranted)));
   while (!channel.Readable()) side.Pump();
   if (channel.Receive() != "compare") return;
-  const TestMemory expected(kSize, TestPlace::kPrivate);
+  const TestMemory expected(kTrialSize, TestPlace::kPrivate);
   expected.Fill(1);
   channel.Send(SameBytes(target.Read(), expected.Read()) ? "same" : "different");
 }
@@ -191,16 +186,16 @@ class TrialAcrossTest : public ::testing::Test {
                      {.kind = OpKind::kWrite,
                       .local = local.name.id,
                       .remote = remote,
-                      .length = kSize,
+                      .length = kTrialSize,
                       .grant = kGrant,
                       .signal = {}});
   }
 
   Machine machine = MachineOf(Pulls());
-  Child child{[this](Channel& channel) { Receive(channel, machine); }};
+  Child child{[this](Channel& channel) { ReceiveAndCompare(channel, machine); }};
   const int pid = child.pid();
   DeviceUse use{machine};
-  TestMemory source{kSize, TestPlace::kDevice};
+  TestMemory source{kTrialSize, TestPlace::kDevice};
   Side side{Pulls().factory};
   Described local;
   RemoteRegion remote{};
@@ -213,7 +208,7 @@ TEST_F(TrialAcrossTest, AWriteOverAWayThatLiesIsStagedToTheOtherProcess) {
   const uint64_t cookie = Write();
   ASSERT_TRUE(PumpUntil({&side}, [&] { return side.Completed(cookie); }));
   EXPECT_EQ(side.completions[cookie].code, Code::kOk);
-  EXPECT_EQ(BytesStaged(), before + kSize);
+  EXPECT_EQ(BytesStaged(), before + kTrialSize);
   child.channel().Send("compare");
   EXPECT_EQ(child.channel().Receive(), "same");
 }

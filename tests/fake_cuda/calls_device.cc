@@ -14,7 +14,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr CUresult kOk = CUDA_SUCCESS;
 constexpr const char* kVariable = "FAKE_CUDA";
 
 std::string ConfigText(const Process& process) {

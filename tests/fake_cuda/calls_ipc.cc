@@ -12,7 +12,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr CUresult kOk = CUDA_SUCCESS;
 constexpr char kMagic[8] = {'f', 'a', 'k', 'e', 'i', 'p', 'c', '1'};
 
 CUresult Opened(Call& call, Process& process, uint64_t memory, CUdeviceptr* address) {

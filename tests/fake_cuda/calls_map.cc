@@ -11,7 +11,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr CUresult kOk = CUDA_SUCCESS;
 constexpr uint64_t kAllTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr char kFabric[8] = {'f', 'a', 'k', 'e', 'f', 'a', 'b', '1'};
 

@@ -11,8 +11,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr CUresult kOk = CUDA_SUCCESS;
-
 /// What cuPointerGetAttributes says of an address. This is one that nothing is known of.
 struct About {
   unsigned int type = 0;

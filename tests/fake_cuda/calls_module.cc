@@ -9,7 +9,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr CUresult kOk = CUDA_SUCCESS;
 constexpr uint32_t kMostThreads = 1024;
 
 /// The newest PTX that a driver takes: 8.0 came with CUDA 12.0, 9.0 with 13.0.

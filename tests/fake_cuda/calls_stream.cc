@@ -8,8 +8,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr CUresult kOk = CUDA_SUCCESS;
-
 uint64_t RecordedOf(Process& process, const EventObject& event) {
   return process.link->area().recorded[event.slot].load(std::memory_order_seq_cst);
 }

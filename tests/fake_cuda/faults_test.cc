@@ -10,8 +10,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr size_t kPiece = 4096;
-
 TEST(FakeCudaFaults, TheNthCallOfANameFails) {
   Host host;
   const CUdeviceptr memory = host.Alloc(100);

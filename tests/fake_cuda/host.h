@@ -21,6 +21,10 @@ using namespace drivers;  // NOLINT: the driver's names are its own.
 #define CU_OK(call) ASSERT_EQ((call), CUDA_SUCCESS)
 inline constexpr size_t kMiB = 1 << 20;
 inline constexpr size_t kPage = 2 * kMiB;
+inline constexpr size_t kPiece = 4096;
+inline constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+inline CUdeviceptr Number(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 inline std::shared_ptr<Cuda> LoadFake() { return LoadCudaFrom(FAKE_CUDA_LIBRARY, "").value(); }
 

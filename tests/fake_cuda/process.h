@@ -19,6 +19,8 @@ namespace weightcast::fake_cuda {
 
 using namespace drivers;  // NOLINT: the driver's names are its own.
 
+inline constexpr CUresult kOk = CUDA_SUCCESS;
+
 struct Context {
   int device = 0;
   uint32_t references = 0;

@@ -12,9 +12,7 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr size_t kPiece = 4096;
 constexpr size_t kPieces = 64;
-constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 int Descriptors() {
   int count = 0;

@@ -8,9 +8,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr size_t kPiece = 4096;
-constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
 TEST(FakeCudaShare, ALegacyHandleOpensTheSameBytes) {
   const Folder folder;
   Child exporter([&](const Wire& wire) {

@@ -10,10 +10,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr size_t kPiece = 4096;
-
-CUdeviceptr Number(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
-
 /// A copy from device memory that is all 1 into pinned memory that is all 0.
 struct Copying {
   Copying(Host& owner, size_t pieces) : host(owner), length(pieces * kPiece) {

@@ -12,10 +12,6 @@
 namespace weightcast::fake_cuda {
 namespace {
 
-constexpr size_t kPiece = 4096;
-
-CUdeviceptr Number(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
-
 /// The program ends inside `misuse` with this sentence.
 void Dies(const std::function<void(Host&)>& misuse, const std::string& sentence,
           const std::string& config = "") {

@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// For a stage that may not come by itself.
-constexpr double kPatience = 3;
+constexpr double kFaultPatience = 3;
 /// What the product promises beside twice the lease.
 constexpr double kBound = 5;
 
@@ -71,9 +71,9 @@ class Tormentor {
       const size_t first = outcome_.victim == kController ? watched_ : outcome_.victim;
       const int starts = cluster_.starts(first);
       cluster_.Kill(first);
-      cluster_.WaitUntil([&] { return cluster_.starts(first) > starts; }, kPatience);
+      cluster_.WaitUntil([&] { return cluster_.starts(first) > starts; }, kFaultPatience);
     }
-    cluster_.WaitUntil([&] { return StageOf(outcome_.victim) == stage; }, kPatience);
+    cluster_.WaitUntil([&] { return StageOf(outcome_.victim) == stage; }, kFaultPatience);
     outcome_.stage = StageOf(outcome_.victim);
   }
 
@@ -174,7 +174,7 @@ class Tormentor {
     const auto goes_on = [&] { return board_.process[other].served >= target; };
     if (!cluster_.WaitUntil(goes_on, 2 * lease_ + kBound))
       Violated(StrCat(kPlaces[other].text, " gets nothing new while another engine stands still"));
-    cluster_.WaitUntil([&] { return board_.process[other].stage == Stage::kUpdating; }, kPatience);
+    cluster_.WaitUntil([&] { return board_.process[other].stage == Stage::kUpdating; }, kFaultPatience);
   }
 
   void Check() {

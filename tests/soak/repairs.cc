@@ -7,7 +7,7 @@
 namespace weightcast::soak {
 namespace {
 
-constexpr double kPatience = 20;
+constexpr double kRepairPatience = 20;
 constexpr size_t kEngineB = kProcesses - 1;
 
 bool AllServe(const Board& board, size_t first, size_t end, int64_t number) {
@@ -45,14 +45,15 @@ std::string KillOneTrainer(Cluster& cluster, std::mt19937& random) {
     return receiving >= busy && board.process[victim].stage == Stage::kSending &&
            board.process[other].stage == Stage::kSending && board.process[other].finished < number;
   };
-  if (!cluster.WaitUntil(halfway, kPatience)) return Wrong(cluster, "no update to be caught in the middle");
+  if (!cluster.WaitUntil(halfway, kRepairPatience))
+    return Wrong(cluster, "no update to be caught in the middle");
   cluster.Kill(victim);
-  if (!cluster.WaitUntil([&] { return board.process[other].finished >= number; }, kPatience))
+  if (!cluster.WaitUntil([&] { return board.process[other].finished >= number; }, kRepairPatience))
     return Wrong(cluster, StrCat("the update to version ", number, " does not end"));
   if (board.process[other].committed < number)
     return Wrong(cluster, StrCat("version ", number, " was not committed from the other trainer"));
   const int64_t next = board.publish + 1;
-  if (!cluster.WaitUntil([&] { return AllServe(board, kFirstRank, kProcesses, next); }, kPatience))
+  if (!cluster.WaitUntil([&] { return AllServe(board, kFirstRank, kProcesses, next); }, kRepairPatience))
     return Wrong(cluster, StrCat("version ", next, " is not served by all"));
   return Mixtures(cluster);
 }
@@ -60,21 +61,22 @@ std::string KillOneTrainer(Cluster& cluster, std::mt19937& random) {
 std::string KillAllTrainers(Cluster& cluster) {
   Board& board = cluster.board();
   board.hold_b = true;
-  if (!cluster.WaitUntil([&] { return board.b_is_held.load(); }, kPatience))
+  if (!cluster.WaitUntil([&] { return board.b_is_held.load(); }, kRepairPatience))
     return Wrong(cluster, "engine b does not stand still");
   const int64_t number = board.publish + 1;
-  if (!cluster.WaitUntil([&] { return AllServe(board, kFirstRank, kEngineB, number); }, kPatience))
+  if (!cluster.WaitUntil([&] { return AllServe(board, kFirstRank, kEngineB, number); }, kRepairPatience))
     return Wrong(cluster, StrCat("engine a is not served version ", number));
   cluster.Retire(kFirstTrainer);
   cluster.Retire(kFirstTrainer + 1);
   if (board.process[kEngineB].served >= number) return Wrong(cluster, "engine b was not held");
   board.hold_b = false;
-  const bool served = cluster.WaitUntil([&] { return board.process[kEngineB].served >= number; }, kPatience);
+  const bool served =
+      cluster.WaitUntil([&] { return board.process[kEngineB].served >= number; }, kRepairPatience);
   if (!served) return Wrong(cluster, StrCat("engine b does not get version ", number, " from engine a"));
   cluster.Reinstate(kFirstTrainer);
   cluster.Reinstate(kFirstTrainer + 1);
   const int64_t next = board.publish + 1;
-  if (!cluster.WaitUntil([&] { return AllServe(board, kFirstRank, kProcesses, next); }, kPatience))
+  if (!cluster.WaitUntil([&] { return AllServe(board, kFirstRank, kProcesses, next); }, kRepairPatience))
     return Wrong(cluster, StrCat("version ", next, " is not served by all"));
   return Mixtures(cluster);
 }

@@ -25,7 +25,7 @@ namespace {
 
 using test::Cut;
 
-constexpr double kPatience = 60;
+constexpr double kCallPatience = 60;
 constexpr double kWait = 0.2;
 constexpr double kFinish = 2;  // Then it looks whether the process ends.
 /// Failed calls in a row after which a process gives up and wants to be started again.
@@ -114,9 +114,9 @@ class Role {
       mine_.stage = Stage::kSending;
       auto update = (*trainer)->Publish(number);
       Status status = update.status();
-      if (status.ok()) status = (*update)->WaitSources(In(kPatience));
+      if (status.ok()) status = (*update)->WaitSources(In(kCallPatience));
       mine_.stage = Stage::kCommitting;
-      if (status.ok()) status = (*update)->Wait(In(kPatience)).status();
+      if (status.ok()) status = (*update)->Wait(In(kCallPatience)).status();
       if (status.ok()) mine_.committed = number;
       if (!status.ok()) Note(status);
       mine_.finished = number;

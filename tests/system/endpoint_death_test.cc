@@ -43,9 +43,6 @@ class Watcher {
 };
 
 class EndpointDeath : public ::testing::TestWithParam<PeerSetup> {};
-std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& subject) {
-  return StrCat(subject.param.transport, subject.param.shared ? "Shared" : "Private");
-}
 INSTANTIATE_TEST_SUITE_P(Paths, EndpointDeath,
                          ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
                                            PeerSetup{.transport = "shm", .shared = false},

@@ -66,9 +66,6 @@ struct Party {
 };
 
 class EndpointLeaks : public ::testing::TestWithParam<PeerSetup> {};
-std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& info) {
-  return StrCat(info.param.transport, info.param.shared ? "Shared" : "Private");
-}
 INSTANTIATE_TEST_SUITE_P(Paths, EndpointLeaks,
                          ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
                                            PeerSetup{.transport = "shm", .shared = false},

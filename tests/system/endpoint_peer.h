@@ -107,6 +107,9 @@ struct PeerSetup {
   Incarnation incarnation = 0;
   std::string nics{};  ///< As the setting; empty: all.
 };
+inline std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& setup) {
+  return StrCat(setup.param.transport, setup.param.shared ? "Shared" : "Private");
+}
 
 inline EndpointOptions OptionsOf(const PeerSetup& setup, std::string role) {
   EndpointOptions options;

@@ -7,9 +7,6 @@ namespace {
 
 class EndpointTransfer : public ::testing::TestWithParam<PeerSetup> {};
 
-std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& info) {
-  return StrCat(info.param.transport, info.param.shared ? "Shared" : "Private");
-}
 INSTANTIATE_TEST_SUITE_P(Paths, EndpointTransfer,
                          ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
                                            PeerSetup{.transport = "shm", .shared = false},

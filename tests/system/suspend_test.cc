@@ -92,13 +92,13 @@ std::vector<Shard> ShardsAt(std::byte* data) {
            .memory = HostMemory({data, kBytes})}};
 }
 
-struct Scene {
+struct SuspendScene {
   std::string transport;
   LandingMode landing = LandingMode::kInPlace;
 };
 
 /// A trainer and one engine, "e".
-class Suspend : public testing::TestWithParam<Scene> {
+class Suspend : public testing::TestWithParam<SuspendScene> {
  protected:
   void SetUp() override {
     static int counter = 0;
@@ -228,8 +228,8 @@ TEST_P(Suspend, ASleeperGetsWhatItHasMissedFromItsPeers) {
 
 INSTANTIATE_TEST_SUITE_P(
     Scenes, Suspend,
-    testing::Values(Scene{"tcp", LandingMode::kInPlace}, Scene{"tcp", LandingMode::kShadow},
-                    Scene{"shm", LandingMode::kInPlace}, Scene{"shm", LandingMode::kShadow}),
+    testing::Values(SuspendScene{"tcp", LandingMode::kInPlace}, SuspendScene{"tcp", LandingMode::kShadow},
+                    SuspendScene{"shm", LandingMode::kInPlace}, SuspendScene{"shm", LandingMode::kShadow}),
     [](const auto& scene) {
       return scene.param.transport + (scene.param.landing == LandingMode::kShadow ? "_shadow" : "_in_place");
     });

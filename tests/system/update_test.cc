@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Scene {
+struct UpdateScene {
   std::string name;
   std::string transport;
   LandingMode landing = LandingMode::kInPlace;
@@ -31,15 +31,15 @@ struct Scene {
   int64_t versions = 3;
 };
 
-void PrintTo(const Scene& scene, std::ostream* out) { *out << scene.name; }
+void PrintTo(const UpdateScene& scene, std::ostream* out) { *out << scene.name; }
 
-class Update : public Job, public testing::TestWithParam<Scene> {
+class Update : public Job, public testing::TestWithParam<UpdateScene> {
  protected:
   void SetUp() override { settings_["min_engines"] = "2"; }
 };
 
 TEST_P(Update, EveryByteOfEveryVersionArrives) {
-  const Scene& scene = GetParam();
+  const UpdateScene& scene = GetParam();
   settings_["transport"] = scene.transport;
   if (scene.checksum) settings_["checksum"] = "1";
   if (scene.compare) settings_["compare"] = "1";
@@ -115,58 +115,58 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Update,
-    testing::Values(Scene{.name = "TcpInPlaceDdp", .transport = "tcp"},
-                    Scene{.name = "ShmShadowDdp", .transport = "shm", .landing = LandingMode::kShadow},
-                    Scene{.name = "ShmInPlaceFsdpToTwoRanks",
-                          .transport = "shm",
-                          .trainer_cut = Cut::kRows,
-                          .engine_ranks = 2},
-                    Scene{.name = "TcpShadowFsdpToTwoRanks",
-                          .transport = "tcp",
-                          .landing = LandingMode::kShadow,
-                          .trainer_cut = Cut::kRows,
-                          .engine_ranks = 2},
-                    Scene{.name = "CastFromF32",
-                          .transport = "",
-                          .trainer_cut = Cut::kRows,
-                          .trainer_dtype = DType::kF32},
-                    Scene{.name = "ChecksumsAndTablesInAFolder",
-                          .transport = "tcp",
-                          .landing = LandingMode::kShadow,
-                          .trainer_cut = Cut::kColumns,
-                          .engine_ranks = 2,
-                          .checksum = true,
-                          .tables = true},
-                    Scene{.name = "ComparedShmInPlaceToTwoRanks",
-                          .transport = "shm",
-                          .trainer_cut = Cut::kRows,
-                          .engine_ranks = 2,
-                          .compare = true,
-                          .versions = 20},
-                    Scene{.name = "ComparedTcpShadowWithChecksums",
-                          .transport = "tcp",
-                          .landing = LandingMode::kShadow,
-                          .trainer_cut = Cut::kColumns,
-                          .checksum = true,
-                          .compare = true},
-                    Scene{.name = "ComparedAfterACast",
-                          .transport = "",
-                          .landing = LandingMode::kShadow,
-                          .trainer_cut = Cut::kRows,
-                          .engine_ranks = 2,
-                          .trainer_dtype = DType::kF32,
-                          .compare = true},
-                    Scene{.name = "AHundredOverTcp",
-                          .transport = "tcp",
-                          .trainer_cut = Cut::kRows,
-                          .engine_ranks = 2,
-                          .versions = 100},
-                    Scene{.name = "AHundredOverShm",
-                          .transport = "shm",
-                          .landing = LandingMode::kShadow,
-                          .trainer_cut = Cut::kRows,
-                          .engine_ranks = 2,
-                          .versions = 100}),
+    testing::Values(UpdateScene{.name = "TcpInPlaceDdp", .transport = "tcp"},
+                    UpdateScene{.name = "ShmShadowDdp", .transport = "shm", .landing = LandingMode::kShadow},
+                    UpdateScene{.name = "ShmInPlaceFsdpToTwoRanks",
+                                .transport = "shm",
+                                .trainer_cut = Cut::kRows,
+                                .engine_ranks = 2},
+                    UpdateScene{.name = "TcpShadowFsdpToTwoRanks",
+                                .transport = "tcp",
+                                .landing = LandingMode::kShadow,
+                                .trainer_cut = Cut::kRows,
+                                .engine_ranks = 2},
+                    UpdateScene{.name = "CastFromF32",
+                                .transport = "",
+                                .trainer_cut = Cut::kRows,
+                                .trainer_dtype = DType::kF32},
+                    UpdateScene{.name = "ChecksumsAndTablesInAFolder",
+                                .transport = "tcp",
+                                .landing = LandingMode::kShadow,
+                                .trainer_cut = Cut::kColumns,
+                                .engine_ranks = 2,
+                                .checksum = true,
+                                .tables = true},
+                    UpdateScene{.name = "ComparedShmInPlaceToTwoRanks",
+                                .transport = "shm",
+                                .trainer_cut = Cut::kRows,
+                                .engine_ranks = 2,
+                                .compare = true,
+                                .versions = 20},
+                    UpdateScene{.name = "ComparedTcpShadowWithChecksums",
+                                .transport = "tcp",
+                                .landing = LandingMode::kShadow,
+                                .trainer_cut = Cut::kColumns,
+                                .checksum = true,
+                                .compare = true},
+                    UpdateScene{.name = "ComparedAfterACast",
+                                .transport = "",
+                                .landing = LandingMode::kShadow,
+                                .trainer_cut = Cut::kRows,
+                                .engine_ranks = 2,
+                                .trainer_dtype = DType::kF32,
+                                .compare = true},
+                    UpdateScene{.name = "AHundredOverTcp",
+                                .transport = "tcp",
+                                .trainer_cut = Cut::kRows,
+                                .engine_ranks = 2,
+                                .versions = 100},
+                    UpdateScene{.name = "AHundredOverShm",
+                                .transport = "shm",
+                                .landing = LandingMode::kShadow,
+                                .trainer_cut = Cut::kRows,
+                                .engine_ranks = 2,
+                                .versions = 100}),
     [](const auto& scene) { return scene.param.name; });
 
 /// One trainer and one engine of one rank, each in the test's own hands.

@@ -13,7 +13,7 @@ using namespace weightcast::drivers;  // NOLINT
 
 namespace {
 
-constexpr uint64_t kSeed = 0xC0B1;
+constexpr uint64_t kCopiedSeed = 0xC0B1;
 
 // --- E2
 
@@ -79,7 +79,7 @@ class SeveralDevices {
       for (int other = 0; other < i; ++other) EnablePeers(*devices_[i], *devices_[other]);
     for (int i = 0; i < count; ++i) {
       const Current current(*devices_[i]);
-      devices_[i]->Fill(memory_[i], kBytes(), kSeed + static_cast<uint64_t>(i));
+      devices_[i]->Fill(memory_[i], kBytes(), kCopiedSeed + static_cast<uint64_t>(i));
     }
   }
 
@@ -92,7 +92,7 @@ class SeveralDevices {
   void Expect(int device, int part, int from) const {
     const Current current(*devices_[device]);
     const CUdeviceptr at = memory_[device] + static_cast<uint64_t>(part) * kBytes();
-    if (devices_[device]->Differences(at, kBytes(), kSeed + static_cast<uint64_t>(from)) != 0)
+    if (devices_[device]->Differences(at, kBytes(), kCopiedSeed + static_cast<uint64_t>(from)) != 0)
       Fail("a copy between devices brought other bytes");
   }
 
@@ -175,7 +175,7 @@ class Tensors {
       if (round > 0) milliseconds.push_back(1e3 * SecondsSince(start));
     }
     for (size_t i = 0; i < count(); ++i)
-      if (device_.Differences(target_ + offsets_[i], lengths_[i], kSeed + offsets_[i]) != 0)
+      if (device_.Differences(target_ + offsets_[i], lengths_[i], kCopiedSeed + offsets_[i]) != 0)
         Fail("a tensor has other bytes than its source");
     return Median(milliseconds);
   }
@@ -267,7 +267,7 @@ void ManyTensors() {
   Exporter exporter(PeerDevice());
   Device device(0);
   const Current current(device);
-  const CUdeviceptr source = OpenLegacy(exporter.Allocate(Tensors::Bytes(), kSeed));
+  const CUdeviceptr source = OpenLegacy(exporter.Allocate(Tensors::Bytes(), kCopiedSeed));
   Tensors tensors(device, source);
   const double batch = tensors.Measure(&Tensors::ByBatch);
   const double list = tensors.Measure(&Tensors::ByBatchAndList);

@@ -29,7 +29,7 @@ struct Target {
   CUipcMemHandle handle{};
 };
 /// To the writer: the others are over.
-struct Turn {};
+struct WritersTurn {};
 struct Ready {
   pid_t child = -1;  ///< Of the writer: it holds the driver's descriptors, too.
 };
@@ -53,7 +53,7 @@ void Watch(Device& device, CUdeviceptr target, Late& late) {
 }
 
 Late KillOne(Device& device, CUdeviceptr target, Peer& writer) {
-  writer.channel().Send(Turn{});
+  writer.channel().Send(WritersTurn{});
   const auto ready = writer.channel().Receive<Ready>();
   Sleep(0.02);
   const int process = static_cast<int>(syscall(SYS_pidfd_open, writer.pid(), 0));
@@ -80,7 +80,7 @@ void RunWriter(const std::vector<std::string>& arguments) {
   const CUdeviceptr sources[] = {Device::Allocate(Bytes()), Device::Allocate(Bytes())};
   device.Fill(sources[0], Bytes(), kSeedA);
   device.Fill(sources[1], Bytes(), kSeedB);
-  (void)Parent().Receive<Turn>();
+  (void)Parent().Receive<WritersTurn>();
   Ready ready;
   if (arguments.at(0) == "forks") {
     ready.child = fork();

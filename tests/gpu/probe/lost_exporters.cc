@@ -13,11 +13,11 @@ using namespace weightcast::drivers;  // NOLINT
 
 namespace {
 
-constexpr uint64_t kSeed = 0xE9;
+constexpr uint64_t kExportedSeed = 0xE9;
 constexpr uint64_t kOtherSeed = 0xE9000;
 
 /// To the reading process: the others are over.
-struct Turn {};
+struct ReadersTurn {};
 
 /// What the reading process saw.
 struct Outcome {
@@ -50,7 +50,7 @@ class Reader {
     }
     return reads;
   }
-  uint64_t Differences() { return device_.Differences(to_, bytes_, kSeed); }
+  uint64_t Differences() { return device_.Differences(to_, bytes_, kExportedSeed); }
 
  private:
   Device& device_;
@@ -81,17 +81,17 @@ void RunImporter(const std::vector<std::string>& arguments) {
   std::optional<ImportedPages> imported;
   CUdeviceptr mapped = 0;
   if (pages) {
-    exporter.Create(bytes / kPage, kSeed);
+    exporter.Create(bytes / kPage, kExportedSeed);
     imported.emplace(device, bytes / kPage);
     imported->Map(exporter.TakePages());
     Check(imported->Allow(CU_MEM_ACCESS_FLAGS_PROT_READWRITE), "cuMemSetAccess");
     mapped = imported->address();
   } else {
-    mapped = OpenLegacy(exporter.Allocate(bytes, kSeed));
+    mapped = OpenLegacy(exporter.Allocate(bytes, kExportedSeed));
   }
   Reader reader(device, mapped, bytes);
   Outcome outcome;
-  (void)Parent().Receive<Turn>();
+  (void)Parent().Receive<ReadersTurn>();
   outcome.before = reader.ReadFor(0.1, outcome.error);
   Check(outcome.error, "a read before anything happened");
   if (reader.Differences() != 0) Fail("other bytes were read than were exported");
@@ -125,7 +125,7 @@ void LostExporters() {
       importers[{how, end}] = std::make_unique<Peer>(std::vector<std::string>{"importer", how, end});
   for (const auto& [name_of, importer] : importers) {
     const auto& [how, end] = name_of;
-    importer->channel().Send(Turn{});
+    importer->channel().Send(ReadersTurn{});
     const auto outcome = importer->channel().TryReceive<Outcome>(kPatience);
     const bool goes_on =
         outcome && outcome->after > 0 && outcome->error == CUDA_SUCCESS && outcome->differences == 0;

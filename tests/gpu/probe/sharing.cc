@@ -9,12 +9,13 @@ using namespace weightcast::drivers;  // NOLINT
 
 namespace {
 
-constexpr uint64_t kSeed = 0x5EED;
+constexpr uint64_t kSharedSeed = 0x5EED;
 
 double Milliseconds(Clock::time_point begin) { return 1e3 * SecondsSince(begin); }
 
 void ExpectPattern(Device& device, CUdeviceptr address, uint64_t bytes) {
-  if (device.Differences(address, bytes, kSeed) != 0) Fail("other bytes were mapped than were exported");
+  if (device.Differences(address, bytes, kSharedSeed) != 0)
+    Fail("other bytes were mapped than were exported");
 }
 
 }  // namespace
@@ -31,7 +32,7 @@ void MappingCosts() {
   std::vector<CUdeviceptr> opened;
   const uint64_t bytes = Scaled(64, 4) * kMiB;
   for (int i = 0; i < kOpens; ++i) {
-    const auto handle = exporter.Allocate(bytes, kSeed);
+    const auto handle = exporter.Allocate(bytes, kSharedSeed);
     const auto begin = Clock::now();
     opened.push_back(OpenLegacy(handle));
     opens.push_back(Milliseconds(begin));
@@ -43,7 +44,7 @@ void MappingCosts() {
     closes.push_back(Milliseconds(begin));
   }
 
-  exporter.Create(pages, kSeed);
+  exporter.Create(pages, kSharedSeed);
   ImportedPages imported(device, pages);
   double map_ms = 0;  // Without the time that descriptors are on their way.
   for (uint64_t taken = 0; taken < pages;) {
@@ -85,7 +86,7 @@ void ReadOnlyMapping() {
   Exporter exporter(PeerDevice());
   Device device(0);
   const Current current(device);
-  exporter.Create(kPages, kSeed);
+  exporter.Create(kPages, kSharedSeed);
   ImportedPages imported(device, kPages);
   imported.Map(exporter.TakePages());
   const CUresult allowed = imported.Allow(CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -95,7 +96,7 @@ void ReadOnlyMapping() {
     const CUdeviceptr target = Device::Allocate(kPages * kPage);
     copied = Driver().MemcpyAsync(target, imported.address(), kPages * kPage, device.stream());
     if (copied == CUDA_SUCCESS) copied = device.TryWait(device.stream());
-    if (copied == CUDA_SUCCESS) differences = device.Differences(target, kPages * kPage, kSeed);
+    if (copied == CUDA_SUCCESS) differences = device.Differences(target, kPages * kPage, kSharedSeed);
   }
   const bool works = copied == CUDA_SUCCESS && differences == 0;
   Print({.experiment = "E11: an imported handle mapped with PROT_READ",

@@ -12,7 +12,7 @@ using namespace weightcast::drivers;  // NOLINT
 
 namespace {
 
-constexpr uint64_t kSeed = 0xE6;
+constexpr uint64_t kWrittenSeed = 0xE6;
 constexpr uint64_t kEnd = ~uint64_t{0};
 
 /// A thread that owns the device, as wc-device does: it takes the number of an order, copies and writes it
@@ -80,13 +80,13 @@ void SmallWrites() {
   Exporter exporter(PeerDevice());
   Device device(0);
   const Current current(device);
-  const CUdeviceptr theirs = OpenLegacy(exporter.Allocate(2 * kMiB, kSeed));
+  const CUdeviceptr theirs = OpenLegacy(exporter.Allocate(2 * kMiB, kWrittenSeed));
   const CUdeviceptr ours = Device::Allocate(2 * kMiB);
   const uint64_t rounds = Scaled(5000, 50);
   const uint64_t apart = Scaled(300, 10);
   const auto read = Owner(device, false, ours, theirs, kBytes).Measure(rounds, 0);
-  if (device.Differences(ours, kBytes, kSeed) != 0) Fail("a read brought other bytes");
-  device.Fill(ours, 2 * kMiB, kSeed + 1);
+  if (device.Differences(ours, kBytes, kWrittenSeed) != 0) Fail("a read brought other bytes");
+  device.Fill(ours, 2 * kMiB, kWrittenSeed + 1);
   const auto write = Owner(device, false, theirs, ours, kBytes).Measure(rounds, 0);
   // std::atomic's wait spins for a moment before it sleeps: the gap is far longer.
   const auto asleep = Owner(device, true, theirs, ours, kBytes).Measure(apart, kApart);
@@ -94,7 +94,7 @@ void SmallWrites() {
   const auto idle = Owner(device, false, theirs, ours, kBytes).Measure(apart, kApart);
   // The rest of the peer's memory still holds the first pattern.
   const uint64_t rest = (2 * kMiB - kBytes) / 8;
-  if (exporter.Differences(kSeed + 1) != rest) Fail("a write brought other bytes");
+  if (exporter.Differences(kWrittenSeed + 1) != rest) Fail("a write brought other bytes");
   Print({.experiment = "E6: 64 KiB to another process's memory: spinning; asleep",
          .predicted = "7; 40",
          .measured = Text({Median(write), Median(asleep)}),

@@ -16,10 +16,10 @@ using transport::DevicesInUse;
 using transport::FakeMachine;
 using transport::Require;
 
-constexpr size_t kSize = size_t{3} << 20;
+constexpr size_t kBlockedSize = size_t{3} << 20;
 constexpr int kBlockMs = 3000;  // Three leases.
 
-std::map<std::string, std::string> Settings(const std::string& transport) {
+std::map<std::string, std::string> SettingsFor(const std::string& transport) {
   return {{"lease", "1"}, {"transport", transport}};
 }
 
@@ -71,13 +71,13 @@ class BlockedDriver : public ::testing::TestWithParam<const char*> {
 
   FakeMachine machine;
   DevicesInUse devices{machine};
-  Bytes source{devices, kSize};
-  Bytes target{devices, kSize};
+  Bytes source{devices, kBlockedSize};
+  Bytes target{devices, kBlockedSize};
   std::vector<std::byte> host_source = std::vector<std::byte>(4096, std::byte{7});
   std::vector<std::byte> host_target = std::vector<std::byte>(4096);
   std::vector<std::byte> sent;
-  const Side a{"trainer", Settings(GetParam())};
-  const Side b{"inference", Settings(GetParam())};
+  const Side a{"trainer", SettingsFor(GetParam())};
+  const Side b{"inference", SettingsFor(GetParam())};
   Connection to_b = a.To(b);
   Connection to_a = b.Known(a);
   const Region local = RegisterAt(a, source.memory(), Access::kLocal);
@@ -90,7 +90,7 @@ class BlockedDriver : public ::testing::TestWithParam<const char*> {
 
 TEST_P(BlockedDriver, AnAllocationOfTheUsersDeclaresNobodyDead) {
   fake_cuda_block(0, "cuMemAlloc", 1, kBlockMs);
-  std::thread user([&] { const Bytes more(devices, kSize); });
+  std::thread user([&] { const Bytes more(devices, kBlockedSize); });
   AwaitBlock();
   Transfer write = Write();
   GoOnBeside(write);

@@ -12,7 +12,7 @@ namespace {
 
 using transport::CurrentContext;
 
-constexpr size_t kSize = size_t{1} << 20;
+constexpr size_t kCapturedSize = size_t{1} << 20;
 
 /// Captures in the global mode again and again, as an engine does that warms up; counts the captures that end
 /// well, and those that something has made void.
@@ -69,25 +69,26 @@ class CaptureDevice : public WorkerScene, public ::testing::WithParamInterface<L
 
 /// From the first registration to the last close: what is made lazily is made under a capture, too.
 TEST_P(CaptureDevice, AnUpdateDisturbsNoCaptureOfAnotherThread) {
-  const Memory source = Allocate(kSize);
-  const Memory target = Allocate(kSize);
+  const Memory source = Allocate(kCapturedSize);
+  const Memory target = Allocate(kCapturedSize);
   {
     const Capturer here(devices, source.device);
     Capturer there(devices, target.device);
     there.hold = true;
     while (!there.capturing()) std::this_thread::yield();
     const auto trainer = ConnectTrainer();
-    ASSERT_TRUE(trainer->Register({.shards = {Whole("a", DType::kU8, {int64_t{kSize}}, source)}}, {}).ok());
+    ASSERT_TRUE(
+        trainer->Register({.shards = {Whole("a", DType::kU8, {int64_t{kCapturedSize}}, source)}}, {}).ok());
     const auto inference = ConnectInference();
     ASSERT_TRUE(inference
-                    ->Register({.shards = {Whole("a", DType::kU8, {int64_t{kSize}}, target)}},
+                    ->Register({.shards = {Whole("a", DType::kU8, {int64_t{kCapturedSize}}, target)}},
                                {.landing = GetParam()})
                     .ok());
     for (int64_t number = 1; number <= 3; ++number) {
-      const std::vector<std::byte> sent(kSize, static_cast<std::byte>(number));
+      const std::vector<std::byte> sent(kCapturedSize, static_cast<std::byte>(number));
       devices.Write(source, 0, sent);
       Move(*trainer, *inference, number);
-      std::vector<std::byte> landed(kSize);
+      std::vector<std::byte> landed(kCapturedSize);
       devices.Read(target, 0, landed);
       ASSERT_EQ(landed, sent);
     }

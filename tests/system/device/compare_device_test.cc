@@ -18,12 +18,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kRows = 300;
-constexpr int64_t kColumns = 170;
+constexpr int64_t kComparedRows = 300;
+constexpr int64_t kComparedColumns = 170;
 constexpr int64_t kPlain = 9'000'001;  ///< Several transfers; the last byte is alone in its lane.
 constexpr int64_t kHost = 5000;
-
-uint64_t Counted(std::string_view name) { return trace::CounterNamed(name).value(); }
 
 /// A trainer whose tensors lie on device 0: fp32 in columns that lands as bf16 in rows, one that goes as it
 /// lies, one that goes from its device to host memory, and one the other way round.
@@ -37,14 +35,14 @@ class Mixed : public WorkerScene {
     return options;
   }
   void MakeTrainer(WorkerOptions options) {
-    matrix = Allocate(kRows * kColumns * 4);
-    matrix_there = Allocate(kRows * kColumns * 2);
+    matrix = Allocate(kComparedRows * kComparedColumns * 4);
+    matrix_there = Allocate(kComparedRows * kComparedColumns * 2);
     plain = Allocate(kPlain);
     plain_there = Allocate(kPlain);
     to_host = Allocate(kHost);
     from_host_there = Allocate(kHost);
-    Shard transposed = Whole("matrix", DType::kF32, {kRows, kColumns}, matrix);
-    transposed.strides = {1, kRows};
+    Shard transposed = Whole("matrix", DType::kF32, {kComparedRows, kComparedColumns}, matrix);
+    transposed.strides = {1, kComparedRows};
     auto made = Trainer::Connect(std::move(options));
     transport::Require(made.ok(), made.status().message());
     trainer = std::move(*made);
@@ -56,7 +54,7 @@ class Mixed : public WorkerScene {
     transport::Require(registered.ok(), registered.message());
   }
   [[nodiscard]] std::vector<Shard> EnginesShards() {
-    return {Whole("matrix", DType::kBF16, {kRows, kColumns}, matrix_there),
+    return {Whole("matrix", DType::kBF16, {kComparedRows, kComparedColumns}, matrix_there),
             Whole("plain", DType::kU8, {kPlain}, plain_there),
             Whole("to_host", DType::kU8, {kHost}, HostMemory(to_host_there)),
             Whole("from_host", DType::kU8, {kHost}, from_host_there)};
@@ -72,7 +70,7 @@ class Mixed : public WorkerScene {
     transport::Require(registered.ok(), registered.message());
   }
   void Fill(int64_t number) {
-    std::vector<float> values(kRows * kColumns);
+    std::vector<float> values(kComparedRows * kComparedColumns);
     for (size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<float>((i * 7 + static_cast<size_t>(number)) % 251) - 100;
     devices.Write(matrix, 0, std::as_bytes(std::span(values)));

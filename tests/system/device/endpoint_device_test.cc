@@ -18,14 +18,14 @@ using transport::CurrentContext;
 using transport::DevicesInUse;
 using transport::FakeMachine;
 
-constexpr size_t kSize = size_t{3} << 20;
+constexpr size_t kEndpointSize = size_t{3} << 20;
 
 class EndpointDevice : public ::testing::Test {
  protected:
   FakeMachine machine;
   DevicesInUse devices{machine};
-  Bytes source{devices, kSize};
-  Bytes target{devices, kSize};
+  Bytes source{devices, kEndpointSize};
+  Bytes target{devices, kEndpointSize};
 };
 
 TEST_F(EndpointDevice, IsWrittenUnderAGrantAndNotAfterItsEnd) {
@@ -56,7 +56,7 @@ TEST_F(EndpointDevice, IsReadAndMeetsHostMemory) {
   const Side a("trainer");
   const Side b("inference");
   Connection to_b = a.To(b);
-  std::vector<std::byte> host(kSize);
+  std::vector<std::byte> host(kEndpointSize);
   const Region local = RegisterAt(a, target.memory(), Access::kLocal);
   const Region host_local = RegisterAt(a, HostMemory(host), Access::kLocal);
   const Region there = RegisterAt(b, source.memory(), Access::kReadWrite);
@@ -89,7 +89,7 @@ TEST_F(EndpointDevice, WaitsForTheStreamBeforeItReads) {
     ASSERT_EQ(devices.cuda().StreamCreateWithPriority(&stream, drivers::CU_STREAM_NON_BLOCKING, 0), 0);
     fake_cuda_hold(device);
     ASSERT_EQ(devices.cuda().MemsetD8Async(reinterpret_cast<drivers::CUdeviceptr>(source.memory().address),
-                                           77, kSize, stream),
+                                           77, kEndpointSize, stream),
               0);
   }
   const auto event = a->Record({.device = device, .stream = stream});
@@ -100,7 +100,7 @@ TEST_F(EndpointDevice, WaitsForTheStreamBeforeItReads) {
   EXPECT_EQ(write->Wait(Clock::now() + std::chrono::milliseconds(50)).code(), Code::kTimedOut);
   fake_cuda_release(device);
   ASSERT_TRUE(write->Wait().ok());
-  EXPECT_EQ(target.Read(), std::vector(kSize, std::byte{77}));
+  EXPECT_EQ(target.Read(), std::vector(kEndpointSize, std::byte{77}));
   const CurrentContext current(devices.cuda(), devices.context(device));
   EXPECT_EQ(devices.cuda().StreamDestroy(stream), 0);
 }
@@ -116,7 +116,7 @@ TEST_P(EndpointDeviceLost, AWriteBehindItsStreamEndsWithTheLink) {
   const Side b("inference", {{"transport", GetParam()}});
   Connection to_b = a.To(b);
   const int device = source.memory().device;
-  std::vector<std::byte> host(kSize);
+  std::vector<std::byte> host(kEndpointSize);
   const Region local = RegisterAt(a, source.memory(), Access::kLocal);
   const Region there = RegisterAt(b, HostMemory(host), Access::kReadWrite);
   const Piece piece = Whole(local, ImportInto(to_b, there));
@@ -124,7 +124,7 @@ TEST_P(EndpointDeviceLost, AWriteBehindItsStreamEndsWithTheLink) {
     const CurrentContext current(devices.cuda(), devices.context(device));
     fake_cuda_hold(device);
     const auto address = reinterpret_cast<drivers::CUdeviceptr>(source.memory().address);
-    ASSERT_EQ(devices.cuda().MemsetD8Async(address, 7, kSize, nullptr), drivers::CUDA_SUCCESS);
+    ASSERT_EQ(devices.cuda().MemsetD8Async(address, 7, kEndpointSize, nullptr), drivers::CUDA_SUCCESS);
   }
   const auto event = a->Record({.device = device});
   ASSERT_TRUE(event.ok()) << event.status().ToString();
@@ -160,7 +160,7 @@ TEST_F(EndpointDevice, MovesOverTcpToo) {
   ASSERT_EQ(to_b.transport_name(), "tcp");
   source.Fill(7);
   const Region local = RegisterAt(a, source.memory(), Access::kReadWrite);
-  std::vector<std::byte> host(kSize);
+  std::vector<std::byte> host(kEndpointSize);
   const Region there = RegisterAt(b, HostMemory(host), Access::kReadWrite);
   const Piece out = Whole(local, ImportInto(to_b, there));
   auto written = to_b.Write({&out, 1}, {});
@@ -193,7 +193,7 @@ TEST_F(EndpointDevice, OpenMemoryOfAnotherDeviceIsReachedOnlyWhereTheTrialHasPas
       ASSERT_TRUE(to_b.Write({&piece, 1}, {})->Wait(Soon()).ok());
       ASSERT_EQ(target.Read(), sent);
     }
-    EXPECT_EQ(staged() - before, lies ? 3 * kSize : 0);
+    EXPECT_EQ(staged() - before, lies ? 3 * kEndpointSize : 0);
   }
 }
 

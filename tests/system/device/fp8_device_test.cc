@@ -8,8 +8,6 @@
 namespace weightcast {
 namespace {
 
-uint64_t Counted(std::string_view name) { return trace::CounterNamed(name).value(); }
-
 class Fp8Device : public WorkerScene {
  protected:
   test::Fp8Memory Calls() {

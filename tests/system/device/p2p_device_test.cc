@@ -17,7 +17,7 @@ using transport::CurrentContext;
 using transport::DevicesInUse;
 using transport::FakeMachine;
 
-constexpr size_t kSize = size_t{3} << 20;
+constexpr size_t kP2pSize = size_t{3} << 20;
 bool Never() { return false; }
 
 /// An engine whose caller works in `stream`, of whatever device.
@@ -67,15 +67,15 @@ class P2pDevice : public ::testing::Test {
   void Fill(int value) const {
     const CurrentContext current(devices.cuda(), devices.context(source.memory().device));
     ASSERT_EQ(devices.cuda().MemsetD8Async(reinterpret_cast<drivers::CUdeviceptr>(source.memory().address),
-                                           static_cast<unsigned char>(value), kSize, stream),
+                                           static_cast<unsigned char>(value), kP2pSize, stream),
               0);
   }
-  static std::vector<std::byte> All(int value) { return {kSize, static_cast<std::byte>(value)}; }
+  static std::vector<std::byte> All(int value) { return {kP2pSize, static_cast<std::byte>(value)}; }
 
   FakeMachine machine;
   DevicesInUse devices{machine};
-  Bytes source{devices, kSize};
-  Bytes target{devices, kSize};
+  Bytes source{devices, kP2pSize};
+  Bytes target{devices, kP2pSize};
   drivers::CUstream stream{};
   void* busy = nullptr;
   void* idle = nullptr;
@@ -131,7 +131,7 @@ TEST_F(P2pDevice, ReceivesAndReadsBehindTheCallersStream) {
 }
 
 TEST_F(P2pDevice, ACancelledOrDroppedOperationLeavesNothingBehind) {
-  const auto memory = a->Register({source.memory().address, kSize});
+  const auto memory = a->Register({source.memory().address, kP2pSize});
   ASSERT_TRUE(memory.ok());
   fake_cuda_hold(source.memory().device);
   Fill(9);
@@ -146,7 +146,7 @@ TEST_F(P2pDevice, ACancelledOrDroppedOperationLeavesNothingBehind) {
 }
 
 TEST_F(P2pDevice, KnowsMemoryByItsAddress) {
-  std::vector<std::byte> host(kSize);
+  std::vector<std::byte> host(kP2pSize);
   const auto sent = source.Fill(4);
   const Local from = At(source);
   const Local to{0, host.data(), host.size()};
@@ -156,10 +156,10 @@ TEST_F(P2pDevice, KnowsMemoryByItsAddress) {
   EXPECT_TRUE(b->Wait(*receive, Never).ok());
   EXPECT_TRUE(a->Wait(*send, Never).ok());
   EXPECT_EQ(host, sent);
-  EXPECT_THAT(a->Register({source.memory().address, kSize + (size_t{1} << 22)}).status().message(),
+  EXPECT_THAT(a->Register({source.memory().address, kP2pSize + (size_t{1} << 22)}).status().message(),
               HasSubstr("beyond the end of their allocation"));
   const auto off = MakeEngine(2, &idle, "off");
-  EXPECT_FALSE(off->Register({source.memory().address, kSize}).ok());
+  EXPECT_FALSE(off->Register({source.memory().address, kP2pSize}).ok());
   EXPECT_TRUE(off->Register(host).ok());
 }
 

@@ -13,28 +13,29 @@ namespace {
 using ::testing::HasSubstr;
 using transport::CurrentContext;
 
-constexpr int64_t kCount = 70'001;
+constexpr int64_t kPublishedCount = 70'001;
 /// A trainer on the first device, of which one tensor is cast, and an engine on the second.
 class PublishStreams : public WorkerScene {
  protected:
   PublishStreams() {
-    plain = Allocate(kCount);
-    plain_there = Allocate(kCount);
-    cast = Allocate(kCount * 4);
-    cast_there = Allocate(kCount * 2);
+    plain = Allocate(kPublishedCount);
+    plain_there = Allocate(kPublishedCount);
+    cast = Allocate(kPublishedCount * 4);
+    cast_there = Allocate(kPublishedCount * 2);
     transport::Require(plain.device == cast.device && plain.device != plain_there.device, "the devices");
     const CurrentContext current(devices.cuda(), devices.context(plain.device));
     transport::Require(
         devices.cuda().StreamCreateWithPriority(&stream, drivers::CU_STREAM_NON_BLOCKING, 0) == 0,
         "cuStreamCreateWithPriority");
     trainer = ConnectTrainer();
-    const Status here = trainer->Register(
-        {.shards = {Whole("plain", DType::kU8, {kCount}, plain), Whole("cast", DType::kF32, {kCount}, cast)}},
-        {});
-    engine = ConnectInference();
-    const Status there = engine->Register({.shards = {Whole("plain", DType::kU8, {kCount}, plain_there),
-                                                      Whole("cast", DType::kBF16, {kCount}, cast_there)}},
+    const Status here = trainer->Register({.shards = {Whole("plain", DType::kU8, {kPublishedCount}, plain),
+                                                      Whole("cast", DType::kF32, {kPublishedCount}, cast)}},
                                           {});
+    engine = ConnectInference();
+    const Status there =
+        engine->Register({.shards = {Whole("plain", DType::kU8, {kPublishedCount}, plain_there),
+                                     Whole("cast", DType::kBF16, {kPublishedCount}, cast_there)}},
+                         {});
     transport::Require(here.ok() && there.ok(), "Register");
   }
   ~PublishStreams() override {

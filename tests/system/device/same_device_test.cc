@@ -8,20 +8,20 @@
 namespace weightcast {
 namespace {
 
-constexpr int64_t kCount = (int64_t{9} << 20) + 13;
+constexpr int64_t kSharedCount = (int64_t{9} << 20) + 13;
 
 class SameDevice : public WorkerScene, public ::testing::WithParamInterface<LandingMode> {
  protected:
   SameDevice() {
-    source = Allocate(kCount);
+    source = Allocate(kSharedCount);
     Allocate(1);  // Of the other device: they take turns.
-    target = Allocate(kCount);
+    target = Allocate(kSharedCount);
     transport::Require(source.device == target.device, "one device");
     trainer = ConnectTrainer();
-    const Status here = trainer->Register({.shards = {Whole("w", DType::kU8, {kCount}, source)}}, {});
+    const Status here = trainer->Register({.shards = {Whole("w", DType::kU8, {kSharedCount}, source)}}, {});
     engine = ConnectInference();
-    const Status there =
-        engine->Register({.shards = {Whole("w", DType::kU8, {kCount}, target)}}, {.landing = GetParam()});
+    const Status there = engine->Register({.shards = {Whole("w", DType::kU8, {kSharedCount}, target)}},
+                                          {.landing = GetParam()});
     transport::Require(here.ok() && there.ok(), "Register");
   }
   ~SameDevice() override {
@@ -30,11 +30,11 @@ class SameDevice : public WorkerScene, public ::testing::WithParamInterface<Land
     FreeAll();
   }
   void Hand(int64_t number) {
-    devices.Set(source, 0, std::byte(number), kCount);
+    devices.Set(source, 0, std::byte(number), kSharedCount);
     Move(*trainer, *engine, number);
-    std::vector<std::byte> landed(kCount);
+    std::vector<std::byte> landed(kSharedCount);
     devices.Read(target, 0, landed);
-    EXPECT_EQ(std::ranges::count(landed, std::byte(number)), kCount);
+    EXPECT_EQ(std::ranges::count(landed, std::byte(number)), kSharedCount);
   }
 
   Memory source;
@@ -53,7 +53,7 @@ TEST_P(SameDevice, EachByteIsCopiedOnceAndNoMemoryIsTaken) {
   const uint64_t allocations = fake_cuda_calls("cuMemAlloc");
   const uint64_t mappings = fake_cuda_calls("cuIpcOpenMemHandle");
   for (int64_t number = 2; number <= 4; ++number) Hand(number);
-  EXPECT_EQ(bytes() - copied, 3 * kCount);
+  EXPECT_EQ(bytes() - copied, 3 * kSharedCount);
   EXPECT_EQ(copies() - made, 3U) << "both transfers of an update are one write, and that is one copy";
   EXPECT_EQ(fake_cuda_calls("cuMemAlloc"), allocations);
   EXPECT_EQ(fake_cuda_calls("cuIpcOpenMemHandle"), mappings);

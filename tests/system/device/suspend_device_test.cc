@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using transport::CurrentContext;
 using transport::Require;
 
-constexpr size_t kSize = size_t{4} << 20;
+constexpr size_t kSuspendedSize = size_t{4} << 20;
 constexpr int kDevice = 1;  // The trainer's is device 0.
 constexpr int kCycles = 8;
 
@@ -27,8 +27,8 @@ enum class Away {
 };
 
 std::vector<std::byte> BytesOf(int64_t version) {
-  std::vector<std::byte> bytes(kSize);
-  for (size_t i = 0; i < kSize; ++i)
+  std::vector<std::byte> bytes(kSuspendedSize);
+  for (size_t i = 0; i < kSuspendedSize; ++i)
     bytes[i] = static_cast<std::byte>(static_cast<size_t>(version) * 31 + i % 251 + i / 4096);
   return bytes;
 }
@@ -43,7 +43,7 @@ class Coming {
       return;
     }
     for (CUdeviceptr* place : {&address_, &look_})
-      Expect(cuda().MemAddressReserve(place, kSize, 0, 0, 0), "cuMemAddressReserve");
+      Expect(cuda().MemAddressReserve(place, kSuspendedSize, 0, 0, 0), "cuMemAddressReserve");
     for (auto& handle : handles_) handle = Create();
     Map(address_);
   }
@@ -55,16 +55,16 @@ class Coming {
       cuda().MemFree(address_);
       return;
     }
-    cuda().MemUnmap(address_, kSize);
+    cuda().MemUnmap(address_, kSuspendedSize);
     for (const auto handle : handles_) cuda().MemRelease(handle);
-    for (const CUdeviceptr place : {address_, look_}) cuda().MemAddressFree(place, kSize);
+    for (const CUdeviceptr place : {address_, look_}) cuda().MemAddressFree(place, kSuspendedSize);
   }
   [[nodiscard]] Memory memory() const { return MemoryAt(address_); }
 
   void Go() {
     const CurrentContext current(cuda(), devices_.context(kDevice));
     if (away_ == Away::kFreed) return Expect(cuda().MemFree(address_), "cuMemFree");
-    Expect(cuda().MemUnmap(address_, kSize), "cuMemUnmap");
+    Expect(cuda().MemUnmap(address_, kSuspendedSize), "cuMemUnmap");
     if (away_ == Away::kReleased) Expect(cuda().MemRelease(handles_[now_]), "cuMemRelease");
   }
   void Come() {
@@ -79,9 +79,9 @@ class Coming {
     const CurrentContext current(cuda(), devices_.context(kDevice));
     now_ = 1 - now_;
     Map(look_);
-    std::vector<std::byte> bytes(kSize);
+    std::vector<std::byte> bytes(kSuspendedSize);
     devices_.Read(MemoryAt(look_), 0, bytes);
-    Expect(cuda().MemUnmap(look_, kSize), "cuMemUnmap");
+    Expect(cuda().MemUnmap(look_, kSuspendedSize), "cuMemUnmap");
     now_ = 1 - now_;
     return bytes;
   }
@@ -93,11 +93,11 @@ class Coming {
     return {.kind = MemoryKind::kDevice,
             .device = kDevice,
             .address = reinterpret_cast<std::byte*>(address),
-            .length = kSize};
+            .length = kSuspendedSize};
   }
   void Take() {
     CUdeviceptr got = 0;
-    Expect(cuda().MemAlloc(&got, kSize), "cuMemAlloc");
+    Expect(cuda().MemAlloc(&got, kSuspendedSize), "cuMemAlloc");
     Require(address_ == 0 || address_ == got, "the memory comes back at another address");
     address_ = got;
   }
@@ -107,15 +107,15 @@ class Coming {
     wanted.requestedHandleTypes = drivers::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     wanted.location = {.type = drivers::CU_MEM_LOCATION_TYPE_DEVICE, .id = kDevice};
     drivers::CUmemGenericAllocationHandle handle = 0;
-    Expect(cuda().MemCreate(&handle, kSize, &wanted, 0), "cuMemCreate");
+    Expect(cuda().MemCreate(&handle, kSuspendedSize, &wanted, 0), "cuMemCreate");
     return handle;
   }
   void Map(CUdeviceptr at) {
-    Expect(cuda().MemMap(at, kSize, 0, handles_[now_], 0), "cuMemMap");
+    Expect(cuda().MemMap(at, kSuspendedSize, 0, handles_[now_], 0), "cuMemMap");
     const drivers::CUmemAccessDesc access{
         .location = {.type = drivers::CU_MEM_LOCATION_TYPE_DEVICE, .id = kDevice},
         .flags = drivers::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    Expect(cuda().MemSetAccess(at, kSize, &access, 1), "cuMemSetAccess");
+    Expect(cuda().MemSetAccess(at, kSuspendedSize, &access, 1), "cuMemSetAccess");
   }
 
   transport::DevicesInUse& devices_;
@@ -136,7 +136,7 @@ struct Scene {
 class SuspendDevice : public WorkerScene, public ::testing::WithParamInterface<Scene> {
  protected:
   void SetUp() override {
-    source = Allocate(kSize);
+    source = Allocate(kSuspendedSize);
     trainer = ConnectTrainer();
     ASSERT_TRUE(trainer->Register({.shards = {ShardOf(source)}}, {}).ok());
     WorkerOptions options = Options();
@@ -158,10 +158,10 @@ class SuspendDevice : public WorkerScene, public ::testing::WithParamInterface<S
     FreeAll();
   }
   static Shard ShardOf(const Memory& memory) {
-    return Whole("w", DType::kU8, {static_cast<int64_t>(kSize)}, memory);
+    return Whole("w", DType::kU8, {static_cast<int64_t>(kSuspendedSize)}, memory);
   }
   [[nodiscard]] std::vector<std::byte> Landed() {
-    std::vector<std::byte> bytes(kSize);
+    std::vector<std::byte> bytes(kSuspendedSize);
     devices.Read(target.memory(), 0, bytes);
     return bytes;
   }
@@ -177,7 +177,7 @@ class SuspendDevice : public WorkerScene, public ::testing::WithParamInterface<S
     // The spare buffer goes, too, and soon: the memory is for others now.
     const bool shadow = GetParam().landing == LandingMode::kShadow;
     const TimePoint limit = In(20);
-    while (shadow && fake_cuda_live(0).bytes > awake - kSize)
+    while (shadow && fake_cuda_live(0).bytes > awake - kSuspendedSize)
       Require(Clock::now() < limit, "the sleeper keeps its spare buffer");
     target.Go();
     EXPECT_EQ(inference->version().number, -1);

@@ -16,8 +16,6 @@ using ::testing::HasSubstr;
 
 class WorkerDevice : public WorkerScene {};
 
-uint64_t Counted(std::string_view name) { return trace::CounterNamed(name).value(); }
-
 /// fp32 in columns at the trainer, bf16 in rows at the engine; a second tensor goes as it lies, a third is on
 /// the host.
 TEST_F(WorkerDevice, CastAndGatheredOnTheWay) {

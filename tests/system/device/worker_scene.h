@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "contract/devices.h"
+#include "trace/metrics.h"
 #include "weightcast/worker.h"
 
 namespace weightcast {
+
+inline uint64_t Counted(std::string_view name) { return trace::CounterNamed(name).value(); }
 
 /// Trainers and engines as objects of this process, whose tensors lie on two devices of the fake driver.
 class WorkerScene : public ::testing::Test {

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using transport::DevicesInUse;
 using transport::FakeMachine;
 
-constexpr size_t kSize = size_t{3} << 20;
+constexpr size_t kEndpointSize = size_t{3} << 20;
 
 class EndpointVerbs : public ::testing::Test {
  protected:
@@ -40,8 +40,8 @@ class EndpointVerbs : public ::testing::Test {
 
   FakeMachine machine;
   DevicesInUse devices{machine};
-  Bytes source{devices, kSize};
-  Bytes target{devices, kSize};
+  Bytes source{devices, kEndpointSize};
+  Bytes target{devices, kEndpointSize};
 };
 
 TEST_F(EndpointVerbs, DeviceMemoryGoesOverVerbsWithoutACopy) {
@@ -86,7 +86,7 @@ TEST_F(EndpointVerbs, HostMemoryAloneGoesOverVerbsAllTheSame) {
   testing::internal::CaptureStderr();
   const Region late = RegisterAt(a, source.memory(), Access::kLocal);
   testing::internal::GetCapturedStderr();
-  std::vector<std::byte> host(kSize);
+  std::vector<std::byte> host(kEndpointSize);
   const Region there = RegisterAt(b, HostMemory(host), Access::kReadWrite);
   const Piece piece = Whole(late, ImportInto(to_b, there));
   const auto refused = to_b.Write({&piece, 1}, {});

@@ -11,14 +11,14 @@
 namespace weightcast {
 namespace {
 
-constexpr size_t kSize = size_t{4} << 20;
+constexpr size_t kUpdateSize = size_t{4} << 20;
 constexpr int64_t kCount = 30001;
 
 uint64_t Counted(std::string_view name) { return trace::CounterNamed(name).value(); }
 
 std::vector<std::byte> BytesOf(int64_t version) {
-  std::vector<std::byte> bytes(kSize);
-  for (size_t i = 0; i < kSize; ++i)
+  std::vector<std::byte> bytes(kUpdateSize);
+  for (size_t i = 0; i < kUpdateSize; ++i)
     bytes[i] = static_cast<std::byte>(static_cast<size_t>(version) * 31 + i % 251 + i / 4096);
   return bytes;
 }
@@ -43,15 +43,15 @@ class UpdateVerbs : public WorkerScene, public ::testing::WithParamInterface<Lan
   }
   /// One tensor as it lies; another is cast on the way.
   void Begin(const std::string& transport, LandingMode landing) {
-    source = Allocate(kSize);
-    target = Allocate(kSize);
+    source = Allocate(kUpdateSize);
+    target = Allocate(kUpdateSize);
     floats = Allocate(kCount * sizeof(float));
     halves = Allocate(kCount * 2);
     auto made = Trainer::Connect(Over(transport));
     ASSERT_TRUE(made.ok()) << made.status().ToString();
     trainer = std::move(*made);
     ASSERT_TRUE(trainer
-                    ->Register({.shards = {Whole("w", DType::kU8, {int64_t{kSize}}, source),
+                    ->Register({.shards = {Whole("w", DType::kU8, {int64_t{kUpdateSize}}, source),
                                            Whole("cast", DType::kF32, {kCount}, floats)}},
                                {})
                     .ok());
@@ -59,7 +59,7 @@ class UpdateVerbs : public WorkerScene, public ::testing::WithParamInterface<Lan
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     inference = std::move(*engine);
     ASSERT_TRUE(inference
-                    ->Register({.shards = {Whole("w", DType::kU8, {int64_t{kSize}}, target),
+                    ->Register({.shards = {Whole("w", DType::kU8, {int64_t{kUpdateSize}}, target),
                                            Whole("cast", DType::kBF16, {kCount}, halves)}},
                                {.landing = landing})
                     .ok());
@@ -71,7 +71,7 @@ class UpdateVerbs : public WorkerScene, public ::testing::WithParamInterface<Lan
     devices.Write(source, 0, BytesOf(version));
     devices.Write(floats, 0, std::as_bytes(std::span(values)));
     Move(*trainer, *inference, version);
-    std::vector<std::byte> landed(kSize);
+    std::vector<std::byte> landed(kUpdateSize);
     devices.Read(target, 0, landed);
     EXPECT_TRUE(landed == BytesOf(version)) << "version " << version << " is not bit-exact";
     std::vector<uint16_t> cast(kCount);
@@ -106,7 +106,7 @@ TEST_P(UpdateVerbs, AnEngineSleepsWithoutItsMemory) {
       const auto address = reinterpret_cast<drivers::CUdeviceptr>(target.address);
       ASSERT_EQ(devices.cuda().MemFree(address), 0);
       drivers::CUdeviceptr again = 0;
-      ASSERT_EQ(devices.cuda().MemAlloc(&again, kSize), 0);
+      ASSERT_EQ(devices.cuda().MemAlloc(&again, kUpdateSize), 0);
       ASSERT_EQ(again, address);
     }
     const Status resumed = inference->Resume();

@@ -15,8 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kMany = 200;
-
 Status ConnectAt(const std::string& address, const RoleToken& token = TokenOf({Role::kTrainer}),
                  uint32_t version = kVersion) {
   const auto client = NewClient();

@@ -6,33 +6,16 @@
 
 #include "unit/stream/fixture.h"
 #include "unit/stream/impostor.h"
+#include "unit/stream/use_key.h"
 
 namespace weightcast::stream {
 namespace {
-
-/// Of the one member that a test has; OpenSSL's callback takes no state but this.
-const ClientKeys& Keys() {
-  static const ClientKeys keys = KeysOf(TokenOf({Role::kTrainer}));
-  return keys;
-}
-
-int UseKey(SSL* ssl, const EVP_MD*, const unsigned char** id, size_t* id_size, SSL_SESSION** session) {
-  const std::string_view key = Keys().key.bytes();
-  const unsigned char suite[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256.
-  *session = SSL_SESSION_new();
-  SSL_SESSION_set1_master_key(*session, reinterpret_cast<const unsigned char*>(key.data()), key.size());
-  SSL_SESSION_set_cipher(*session, SSL_CIPHER_find(ssl, suite));
-  SSL_SESSION_set_protocol_version(*session, TLS1_3_VERSION);
-  *id = reinterpret_cast<const unsigned char*>(Keys().identity.data());
-  *id_size = Keys().identity.size();
-  return 1;
-}
 
 /// A member that uses OpenSSL as it likes.
 Context MemberWithAKey() {
   Context context(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
   SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
-  SSL_CTX_set_psk_use_session_callback(context.get(), UseKey);
+  SSL_CTX_set_psk_use_session_callback(context.get(), UseTrainerKey);
   const std::string name = ProtocolName(kVersion);
   const std::string wire = std::string(1, static_cast<char>(name.size())) + name;
   SSL_CTX_set_alpn_protos(context.get(), reinterpret_cast<const unsigned char*>(wire.data()),
@@ -52,7 +35,8 @@ TEST(Connection, EndsWithWhoAsksForNewKeysAndDoesNotRead) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
   const UniqueFd theirs(ends[1]);
-  Connection connection(UniqueFd{ends[0]}, ServerSession(Keys().identity, Keys().key), size_t{1} << 20);
+  Connection connection(UniqueFd{ends[0]}, ServerSession(TrainerKeys().identity, TrainerKeys().key),
+                        size_t{1} << 20);
   const Context context = MemberWithAKey();
   const Session member(SSL_new(context.get()), &SSL_free);
   SSL_set_connect_state(member.get());

@@ -30,6 +30,7 @@ namespace weightcast::stream {
 using namespace std::chrono_literals;
 
 inline constexpr uint32_t kVersion = 7;
+inline constexpr int kMany = 200;
 inline constexpr auto kLong = std::chrono::seconds(60);
 inline constexpr std::string_view kMaster = "91f2c5d08b3a47e6a1d90c4be8f37265";
 inline constexpr std::string_view kOtherMaster = "0b7de44a92c8135f6e01ab39d7f2885c";
@@ -44,6 +45,7 @@ inline RoleToken TokenOf(const Member& member, std::string_view master = kMaster
 inline ClientKeys KeysOf(const RoleToken& token, Purpose purpose = Purpose::kControl) {
   return *ClientKeysOf(token, purpose, kVersion);
 }
+inline ClientKeys TrainerKeys() { return KeysOf(TokenOf(kTrainerMember)); }
 
 /// A server that keeps what its handlers are told.
 class TestServer {

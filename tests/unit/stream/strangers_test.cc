@@ -16,10 +16,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kMany = 200;
-
-ClientKeys Keys() { return KeysOf(TokenOf({Role::kTrainer})); }
-
 UniqueFd ConnectTo(const TestServer& server) { return std::move(*Connect(server.socket_address(), Soon())); }
 
 /// What the server answers to these bytes until it ends the connection.
@@ -49,7 +45,7 @@ TEST(Strangers, AreAnsweredWithAnAlert) {
   EXPECT_EQ(AnswerTo(server, "\x16\x03\x01\x7f\xff" + std::string(2000, 'x')), alert(Alert::kDecodeError));
   EXPECT_EQ(AnswerTo(server, ClientHelloOf(KeysOf(TokenOf({Role::kTrainer}, kOtherMaster)))),
             alert(Alert::kUnknownIdentity));
-  EXPECT_EQ(AnswerTo(server, ClientHelloOf(Keys(), kVersion + 1)), alert(Alert::kNoProtocol));
+  EXPECT_EQ(AnswerTo(server, ClientHelloOf(TrainerKeys(), kVersion + 1)), alert(Alert::kNoProtocol));
   EXPECT_TRUE(server.silent());
 }
 
@@ -64,7 +60,7 @@ TEST(Strangers, OfAnOlderReleaseAreNamedInTheLog) {
 TEST(Strangers, OfAnotherVersionAreNamedInTheLog) {
   TestServer server;
   server.Start();
-  const std::string log = LogOf([&] { AnswerTo(server, ClientHelloOf(Keys(), 99)); });
+  const std::string log = LogOf([&] { AnswerTo(server, ClientHelloOf(TrainerKeys(), 99)); });
   EXPECT_THAT(log, HasSubstr("protocol version 99, this controller protocol version 7"));
 }
 
@@ -73,9 +69,9 @@ TEST(Strangers, WhoSayNothingEndAfterAWhile) {
   server.Start(size_t{1} << 20, 200ms);
   const UniqueFd silent = ConnectTo(server);
   const UniqueFd half = ConnectTo(server);
-  ASSERT_TRUE(SendAll(half.get(), ClientHelloOf(Keys()).substr(0, 50), Soon()).ok());
+  ASSERT_TRUE(SendAll(half.get(), ClientHelloOf(TrainerKeys()).substr(0, 50), Soon()).ok());
   const UniqueFd stuck = ConnectTo(server);
-  ASSERT_TRUE(SendAll(stuck.get(), ClientHelloOf(Keys()), Soon()).ok());
+  ASSERT_TRUE(SendAll(stuck.get(), ClientHelloOf(TrainerKeys()), Soon()).ok());
   EXPECT_EQ(ReceiveToEnd(silent.get()), "");
   EXPECT_EQ(ReceiveToEnd(half.get()), "");
   EXPECT_THAT(ReceiveToEnd(stuck.get()), Not(HasSubstr("weightcast")));
@@ -86,7 +82,7 @@ TEST(Strangers, AnHonestHelloMayComeByteByByte) {
   TestServer server;
   server.Start();
   UniqueFd fd = ConnectTo(server);
-  TlsSession session = ClientSession(Keys());
+  TlsSession session = ClientSession(TrainerKeys());
   std::string plaintext;
   std::string bytes;
   ASSERT_TRUE(session.Receive("", plaintext).ok());
@@ -100,14 +96,14 @@ TEST(Strangers, AnHonestHelloMayComeByteByByte) {
   }
   const auto frame = connection.Next();
   ASSERT_TRUE(frame.ok() && *frame) << frame.status().ToString();
-  EXPECT_TRUE(CheckController(connection.tls(), Keys().controller, (*frame)->body).ok());
+  EXPECT_TRUE(CheckController(connection.tls(), TrainerKeys().controller, (*frame)->body).ok());
   EXPECT_EQ(server.Next().what, "open");
 }
 
 TEST(Strangers, WithAWrongKeyAreNeverTaken) {
   TestServer server;
   server.Start();
-  ClientKeys keys = Keys();
+  ClientKeys keys = TrainerKeys();
   keys.key = Master(kOtherMaster).Key(Purpose::kControl, {Role::kTrainer});  // The right name, another key.
   for (int i = 0; i < kMany; ++i) {
     const std::string answer = AnswerTo(server, ClientHelloOf(keys));
@@ -199,7 +195,7 @@ TEST(Members, WhoBreakTheFramesAreDropped) {
   server.Start();
   const auto broken = [&](std::string_view bytes) {
     UniqueFd fd = ConnectTo(server);
-    TlsSession session = ClientSession(Keys());
+    TlsSession session = ClientSession(TrainerKeys());
     std::string plaintext;
     std::string out;
     (void)session.Receive("", plaintext);
@@ -269,7 +265,7 @@ size_t MemoryNow() {
 
 TEST(Flood, OfAThousandStrangersStarvesNobody) {
   RaiseDescriptorLimit();
-  ClientKeys wrong = Keys();
+  ClientKeys wrong = TrainerKeys();
   wrong.key = Master(kOtherMaster).Key(Purpose::kControl, {Role::kTrainer});
   TestServer server;
   server.Start();
@@ -278,7 +274,7 @@ TEST(Flood, OfAThousandStrangersStarvesNobody) {
   const auto stream = server.Next().stream;
   const size_t before = MemoryNow();
   // Who says nothing; who has a name, but no key; who replays a whole Hello and then is silent.
-  for (const std::string& bytes : {std::string(), ClientHelloOf(wrong), ClientHelloOf(Keys())}) {
+  for (const std::string& bytes : {std::string(), ClientHelloOf(wrong), ClientHelloOf(TrainerKeys())}) {
     const Flood flood(server, bytes, 300);
     int beats = 0;
     while (flood.made() < 1000 || beats < 100) {

@@ -5,17 +5,16 @@
 #include "fixture.h"
 #include "impostor.h"
 #include "stream/proof.h"
+#include "unit/stream/use_key.h"
 
 namespace weightcast::stream {
 namespace {
 
-constexpr int kMany = 200;
-
-ClientKeys Keys() { return KeysOf(TokenOf({Role::kTrainer})); }
-
 /// A client and a server that have met.
 struct Met {
-  Met() : client(ClientSession(Keys())), server(ServerSession(Keys().identity, Keys().key)) {
+  Met()
+      : client(ClientSession(TrainerKeys())),
+        server(ServerSession(TrainerKeys().identity, TrainerKeys().key)) {
     Shuttle(client, server);
   }
   TlsSession client;
@@ -48,9 +47,9 @@ TEST(TlsSession, TellsOfTheEnd) {
 
 TEST(TlsSession, WithAnotherKeyFails) {
   for (int i = 0; i < kMany; ++i) {
-    TlsSession client = ClientSession(Keys());
+    TlsSession client = ClientSession(TrainerKeys());
     TlsSession server =
-        ServerSession(Keys().identity, Master(kOtherMaster).Key(Purpose::kControl, {Role::kTrainer}));
+        ServerSession(TrainerKeys().identity, Master(kOtherMaster).Key(Purpose::kControl, {Role::kTrainer}));
     Shuttle(client, server);
     ASSERT_FALSE(client.established());
     ASSERT_FALSE(server.established());
@@ -59,16 +58,16 @@ TEST(TlsSession, WithAnotherKeyFails) {
 }
 
 TEST(TlsSession, WithAnotherNameOfTheKeyFails) {
-  TlsSession client = ClientSession(Keys());
-  TlsSession server = ServerSession("weightcast/7:observer:0123456789abcdef", Keys().key);
+  TlsSession client = ClientSession(TrainerKeys());
+  TlsSession server = ServerSession("weightcast/7:observer:0123456789abcdef", TrainerKeys().key);
   Shuttle(client, server);
   EXPECT_FALSE(client.established());
   EXPECT_FALSE(server.established());
 }
 
 TEST(TlsSession, WithAnotherVersionFails) {
-  TlsSession client = ClientSession(Keys(), 8);
-  TlsSession server = ServerSession(Keys().identity, Keys().key, 7);
+  TlsSession client = ClientSession(TrainerKeys(), 8);
+  TlsSession server = ServerSession(TrainerKeys().identity, TrainerKeys().key, 7);
   Shuttle(client, server);
   EXPECT_FALSE(client.established());
   EXPECT_EQ(client.failure().alert, static_cast<int>(Alert::kNoProtocol));
@@ -77,7 +76,7 @@ TEST(TlsSession, WithAnotherVersionFails) {
 TEST(TlsSession, RefusesASelfSignedCertificate) {
   const Context context = SelfSignedServer();
   for (int i = 0; i < kMany; ++i) {
-    TlsSession client = ClientSession(Keys());
+    TlsSession client = ClientSession(TrainerKeys());
     const Session impostor(SSL_new(context.get()), &SSL_free);
     SSL_set_accept_state(impostor.get());
     ASSERT_FALSE(TalkTo(client, impostor.get()));
@@ -89,7 +88,7 @@ TEST(TlsSession, RefusesASelfSignedCertificate) {
 TEST(TlsSession, RefusesAnOlderTls) {
   const Context context = SelfSignedServer(TLS1_2_VERSION);
   for (int i = 0; i < kMany; ++i) {
-    TlsSession client = ClientSession(Keys());
+    TlsSession client = ClientSession(TrainerKeys());
     const Session impostor(SSL_new(context.get()), &SSL_free);
     SSL_set_accept_state(impostor.get());
     ASSERT_FALSE(TalkTo(client, impostor.get()));
@@ -104,23 +103,10 @@ struct Strange {
   int version = TLS1_3_VERSION;
 };
 
-int UseKey(SSL* ssl, const EVP_MD*, const unsigned char** id, size_t* size, SSL_SESSION** session) {
-  static const ClientKeys keys = Keys();
-  constexpr unsigned char kSuite[] = {0x13, 0x01};
-  *id = reinterpret_cast<const unsigned char*>(keys.identity.data());
-  *size = keys.identity.size();
-  *session = SSL_SESSION_new();
-  SSL_SESSION_set1_master_key(*session, reinterpret_cast<const unsigned char*>(keys.key.bytes().data()),
-                              keys.key.size());
-  SSL_SESSION_set_cipher(*session, SSL_CIPHER_find(ssl, kSuite));
-  SSL_SESSION_set_protocol_version(*session, TLS1_3_VERSION);
-  return 1;
-}
-
 /// Whether our server takes such a client.
 bool ServerTakes(const Strange& strange) {
   const Context context(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
-  SSL_CTX_set_psk_use_session_callback(context.get(), UseKey);
+  SSL_CTX_set_psk_use_session_callback(context.get(), UseTrainerKey);
   SSL_CTX_set_ciphersuites(context.get(), strange.suites);
   SSL_CTX_set1_groups_list(context.get(), strange.groups);
   SSL_CTX_set_min_proto_version(context.get(), strange.version);
@@ -129,7 +115,7 @@ bool ServerTakes(const Strange& strange) {
   SSL_CTX_set_alpn_protos(context.get(), kAlpn, sizeof kAlpn - 1);
   const Session client(SSL_new(context.get()), &SSL_free);
   SSL_set_connect_state(client.get());
-  TlsSession server = ServerSession(Keys().identity, Keys().key);
+  TlsSession server = ServerSession(TrainerKeys().identity, TrainerKeys().key);
   const bool taken = TalkTo(server, client.get());
   return taken && server.established();
 }
@@ -145,7 +131,7 @@ TEST(TlsSession, OfAServerTakesOneSuiteAndOneGroup) {
 TEST(TlsSession, RefusesBytesOfSomethingElse) {
   for (const std::string_view answer :
        {"HTTP/1.1 400 Bad Request\r\n\r\n", "SSH-2.0-OpenSSH_9.2\r\n", "\x16\x03\x01"}) {
-    TlsSession client = ClientSession(Keys());
+    TlsSession client = ClientSession(TrainerKeys());
     std::string plaintext;
     ASSERT_TRUE(client.Receive("", plaintext).ok());
     (void)client.Receive(answer, plaintext);

@@ -20,6 +20,8 @@
 
 namespace weightcast::transport::shm {
 
+inline constexpr GrantName kGrant{.slot = 2, .id = 22};
+
 /// A transport and a peer that is played by hand, so that it can break every rule. One thread.
 class HostilePeer {
  public:
