@@ -4,7 +4,8 @@
 
 namespace weightcast {
 
-/// Seconds since 1970, by the clock that hosts set: for what people read and hosts compare, never for deadlines.
+/// Seconds since 1970, by the clock that hosts set: for what people read and hosts compare, never for
+/// deadlines.
 inline double UnixNow() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
