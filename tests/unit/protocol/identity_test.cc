@@ -43,17 +43,17 @@ TEST(ProtocolIdentity, TheKeyOfAPairIsOfThisSecretAndOfThisInitiatorAlone) {
   EXPECT_EQ(IdentityOf("job", name, 7), kTrainer);
 }
 
-struct Text : FieldText<Text> {
+struct PlainText : FieldText<Text> {
   using FieldText<Text>::Of;
 };
 
 TEST(ProtocolIdentity, SecretsAreNotPrinted) {
   Hello hello;
   hello.secret = std::string(kSecretBytes, 's');
-  EXPECT_THAT(Text().Of(hello), ::testing::HasSubstr("secret: hidden"));
-  EXPECT_THAT(Text().Of(hello), ::testing::Not(::testing::HasSubstr("sss")));
+  EXPECT_THAT(PlainText().Of(hello), ::testing::HasSubstr("secret: hidden"));
+  EXPECT_THAT(PlainText().Of(hello), ::testing::Not(::testing::HasSubstr("sss")));
   hello.secret.clear();
-  EXPECT_THAT(Text().Of(hello), ::testing::Not(::testing::HasSubstr("secret")));
+  EXPECT_THAT(PlainText().Of(hello), ::testing::Not(::testing::HasSubstr("secret")));
 }
 
 }  // namespace
