@@ -1,12 +1,12 @@
-# weightcast_folder(NAME [COLD] [DEPENDS folder...] [LIBRARIES target...])
+# weightcast_folder(NAME [COLD [BUT file...]] [DEPENDS folder...] [LIBRARIES target...])
 #
 # One static library `weightcast_<name>` from every .cc below the current folder that has no
 # CMakeLists.txt of its own. DEPENDS are folders of the house (public: their headers appear in
 # ours); LIBRARIES are third-party targets and stay private, so that heavy headers do not spread.
 # COLD: nothing in the folder runs for each transfer, piece or message of a stream, so the release build makes it
-# small rather than fast (weightcast_cold).
+# small rather than fast (weightcast_cold). BUT: these files are made fast all the same.
 function(weightcast_folder name)
-  cmake_parse_arguments(ARG "COLD" "" "DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "BUT;DEPENDS;LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   file(GLOB headers CONFIGURE_DEPENDS *.h)
   set(target weightcast_${name})
@@ -28,6 +28,7 @@ function(weightcast_folder name)
     target_link_libraries(${target} PRIVATE weightcast_flags ${ARG_LIBRARIES})
     if(ARG_COLD)
       weightcast_cold(${target})
+      set_source_files_properties(${ARG_BUT} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:RelWithDebInfo,Release>:-O2>)
     endif()
   endif()
 endfunction()
