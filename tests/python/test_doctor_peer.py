@@ -327,7 +327,7 @@ def test_bandwidth_beside_iperf3(network: Network, serve, peer):
     iperf = os.environ.get("IPERF3") or shutil.which("iperf3")
     if iperf is None:
         pytest.skip("no iperf3 on this machine (IPERF3 names one elsewhere)")
-    server = subprocess.Popen([*network.inside("node2"), iperf, "-s", "-1"], stdout=subprocess.DEVNULL)
+    server = subprocess.Popen([*network.inside("node2"), iperf, "-s"], stdout=subprocess.DEVNULL)
     try:
         command = [*network.inside("node1"), iperf, "-J", "-c", "10.99.0.2", "-t", "3", "-O", "1"]
         for _ in range(20):
