@@ -4,7 +4,7 @@
 # CMakeLists.txt of its own. DEPENDS are folders of the house (public: their headers appear in
 # ours); LIBRARIES are third-party targets and stay private, so that heavy headers do not spread.
 # COLD: nothing in the folder runs for each transfer, piece or message of a stream, so the release build makes it
-# small rather than fast (weightcast_cold). BUT: these files are made fast all the same.
+# small rather than fast (weightcast_cold). BUT: these files are made fast all the same, each compiled alone.
 function(weightcast_folder name)
   cmake_parse_arguments(ARG "COLD" "" "BUT;DEPENDS;LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
@@ -28,6 +28,11 @@ function(weightcast_folder name)
     target_link_libraries(${target} PRIVATE weightcast_flags ${ARG_LIBRARIES})
     if(ARG_COLD)
       weightcast_cold(${target})
+      foreach(file IN LISTS ARG_BUT)
+        if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+          message(FATAL_ERROR "${target}: BUT names ${file}, which is not there")
+        endif()
+      endforeach()
       set_source_files_properties(${ARG_BUT} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:RelWithDebInfo,Release>:-O2>)
     endif()
   endif()

@@ -23,7 +23,9 @@ endif()
 if(NOT DEFINED CMAKE_UNITY_BUILD)
   set(CMAKE_UNITY_BUILD ON)
 endif()
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
+if(NOT DEFINED CMAKE_UNITY_BUILD_BATCH_SIZE)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
+endif()
 
 # Two hundred test programs: linking them took a tenth of the build. What is shipped is linked by the system's own.
 find_program(MOLD mold)

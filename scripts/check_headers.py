@@ -26,14 +26,21 @@ def name_of(path: str) -> str:
 
 
 def wanted() -> set[str]:
-    headers = [path for path in output("git", "ls-files", "include/*.h", "src/*.h") if (ROOT / path).exists()]
-    changed = {name_of(path) for path in output("scripts/changed", "--list", "include/*.h", "src/*.h")}
-    names = set()
-    for path in headers:
-        included = set(re.findall(r'^#include "([^"]+)"', (ROOT / path).read_text(), re.MULTILINE))
-        if name_of(path) in changed or included & changed:
-            names.add(name_of(path))
-    return names
+    headers = [
+        path
+        for path in output(
+            "git", "ls-files", "--cached", "--others", "--exclude-standard", "include/*.h", "src/*.h"
+        )
+        if (ROOT / path).exists()
+    ]
+    names = {name_of(path) for path in output("scripts/changed", "--list", "include/*.h", "src/*.h")}
+    includes = {
+        name_of(path): set(re.findall(r'^#include "([^"]+)"', (ROOT / path).read_text(), re.MULTILINE))
+        for path in headers
+    }
+    while new := {name for name, included in includes.items() if included & names} - names:
+        names |= new
+    return names & set(includes)
 
 
 def main() -> int:
@@ -41,6 +48,9 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="all headers, whatever has changed")
     every = parser.parse_args().all
     names = wanted()
+    subprocess.run(
+        ["ninja", "-C", str(BUILD), "--quiet", "build.ninja"], check=True
+    )  # Files may have come or gone.
     # CMake makes one object file for each header of a target's FILE_SET.
     pattern = re.compile(
         r"^(\S*_verify_interface_header_sets\.dir/\w+_verify_interface_header_sets/(\S+)\.cxx\.o):"
@@ -53,6 +63,9 @@ def main() -> int:
     objects = [match.group(1) for match in found if every or match.group(2) in names]
     if not found:
         print("headers: build/debug has no targets for them; run cmake --preset debug", file=sys.stderr)
+        return 1
+    if missing := names - {match.group(2) for match in found}:
+        print(f"headers: no folder has {', '.join(sorted(missing))} in its FILE_SET", file=sys.stderr)
         return 1
     command = ["ninja", "-C", str(BUILD), "--quiet", f"-j{os.cpu_count()}", *objects]
     if objects and subprocess.run(command, check=False).returncode != 0:

@@ -124,6 +124,8 @@ def check_source(path: pathlib.Path) -> list[str]:
     for kind, header in INCLUDE.findall(text):
         if kind == '"' and (problem := check_include(path, folder, header)):
             problems.append(problem)
+        if kind == '"' and "/" not in header:
+            problems.append(f'includes "{header}": name its folder')
     if path.suffix == ".h" and HEAVY.search(text):
         problems.append("a heavy header (spdlog, fmt, nlohmann, CLI11, Boost) in a header")
     return problems
@@ -173,12 +175,18 @@ def check_rules() -> list[str]:
         theirs += [one for one in sorted(seen) if own and one.endswith("_rule.h") and owner.get(one) != own]
         if theirs:
             problems.append(f"{path.name} sees {', '.join(theirs)}: rules meet in rules.h alone (RULES here)")
-        if own and re.search(r"\bfriend\s+(class|struct)\b", text):
+        if own and re.search(r"\bfriend\b(?!\s+bool operator==)", text):
             problems.append(f"{path.name} has a friend: a rule's state is its own")
-        if path.name.endswith("_rule.cc") and re.search(r"\broster_\.Change\(", text):
+        if own and re.search(r"\broster_?\.Change\(", text):
             problems.append(f"{path.name} calls Roster::Change: name the change in roster_changes.h")
+        if own not in (None, "membership") and re.search(
+            r"\broster_?\.(Add|AddGroup|Remove|RemoveGroup)\(", text
+        ):
+            problems.append(f"{path.name} changes who is here: that is the membership rule's")
         if path.name.endswith("_rule.h") and (count := methods_of(text)) > MAX_METHODS:
             problems.append(f"{path.name} has {count} methods, at most {MAX_METHODS}: split the rule")
+    found = {path.name.removesuffix("_rule.h") for path in CONTROL.glob("*_rule.h")}
+    problems += [f"{rule}_rule.h has no line in RULES" for rule in sorted(found - set(RULES))]
     missing = [file for file in owner if not (CONTROL / file).exists()]
     return [f"src/control/{problem}" for problem in problems + [f"{file} is not there" for file in missing]]
 

@@ -17,6 +17,6 @@ void Step(const MachineConfig& config, MachineState& state, const Event& event, 
 
 /// What `weightcast info` shows of the model. Hosts and addresses are the shell's to fill in (by order of
 /// state.workers); model name too.
-protocol::ModelView ViewOf(const MachineConfig& config, const MachineState& state);
+protocol::ModelView ViewOf(const MachineState& state);
 
 }  // namespace weightcast::control

@@ -192,7 +192,7 @@ void Core::ShowTraces() {
 protocol::ClusterView Core::View() const {
   protocol::ClusterView view{.term = config_.term, .job = settings_.job, .models = {}};
   for (const auto& [name, model] : models_) {
-    protocol::ModelView& shown = view.models.emplace_back(ViewOf(config_, model->state));
+    protocol::ModelView& shown = view.models.emplace_back(ViewOf(model->state));
     shown.model = name;
     shown.senders = model->senders;
     shown.routes = model->routes;

@@ -96,7 +96,6 @@ void EngineRule::StartGranted() {
     Enter(target, EngineStep::kWriting);
     // Ranks without a source are ready as soon as they have granted.
     if (rules_.ranks->AllAt(group, RankStep::kReady)) EndPart(target);
-    // granted.
   }
 }
 

@@ -56,7 +56,7 @@ std::string ControlText(const Group& group, const SteeringOrder& control) {
 
 }  // namespace
 
-protocol::ModelView ViewOf(const MachineConfig&, const MachineState& state) {
+protocol::ModelView ViewOf(const MachineState& state) {
   protocol::ModelView view;
   view.epoch = state.plan.epoch;
   view.phase = PhaseOf(state);

@@ -7,8 +7,8 @@
 #include "protocol/messages.h"
 #include "weightcast/status.h"
 
-/// All that rules change in the roster, beside who is here. Each is a fact that a worker has told, or that it
-/// is being told.
+/// What rules change in the roster, each a fact that a worker has told, or that it is being told. Who is here
+/// is membership's to change; Roster itself has SetControl, BeginEpoch and NoteQuiet.
 namespace weightcast::control {
 
 // --- A worker -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@
 #include "weightcast/status.h"
 
 /// What the rules of the controller's machine ask of each other (docs/architecture.md, "The controller's
-/// machine"). Each rule owns a slice of the state that no other can name. All read the roster.
+/// machine"). Each rule owns a slice of the state that no other is given. All read the roster.
 namespace weightcast::control {
 
 /// Who is here.
@@ -48,7 +48,7 @@ class Runs {
   ~Runs() = default;
 };
 
-/// Of the present plan, what the others may know.
+/// Of the present plan, what the others may know. A view: valid until the rule changes its plan.
 struct PlanFacts {
   uint32_t epoch = 0;
   PlanPhase phase = PlanPhase::kNone;

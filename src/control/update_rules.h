@@ -35,7 +35,8 @@ class Opening {
 class Updates {
  public:
   [[nodiscard]] virtual bool open() const = 0;
-  /// Of the open update.
+  /// Of the open update. A view: valid until the rule changes it, as each call that opens, begins again or
+  /// ends the update may.
   [[nodiscard]] virtual UpdateFacts update() const = 0;
   virtual void Open(NewUpdate update) = 0;
   /// From engines that serve the version: its ranks are not asked before there is a plan.
@@ -62,7 +63,7 @@ class Updates {
 /// The engines of the open update.
 class Engines {
  public:
-  /// nullptr: it takes no part.
+  /// nullptr: it takes no part. Valid until an engine is opened or the update closed.
   [[nodiscard]] virtual const EngineProgress* Of(GroupId group) const = 0;
   /// It takes part, and is neither through nor out.
   [[nodiscard]] bool IsBusy(GroupId group) const {

@@ -122,8 +122,10 @@ void Model::CheckEnd(const World& world) {
     const std::string name(1, static_cast<char>('A' + engine));
     // After three failures an engine has to join anew, or to wait for another version.
     const bool given_up = std::any_of(
-        controller.roster.groups().begin(), controller.roster.groups().end(),
-        [&](const auto& group) { return group.name == name && (group.tries >= 3 || group.at_fault); });
+        controller.roster.groups().begin(), controller.roster.groups().end(), [&](const auto& group) {
+          const control::EngineFailures& failures = controller.opening.failures.Of(group.id);
+          return group.name == name && (failures.tries >= 3 || failures.at_fault);
+        });
     for (int rank = 0; rank < config_.ranks; ++rank) {
       const int slot = config_.trainers + engine * config_.ranks + rank;
       const Process& p = world.processes[slot];

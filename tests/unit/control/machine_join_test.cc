@@ -490,15 +490,15 @@ TEST(MachinePublish, WhoPublishesASupersededVersionLateIsTold) {
 
 TEST(MachineView, ShowsWhoIsThereAndWhatGoesOn) {
   Simulator sim;
-  EXPECT_EQ(ViewOf(sim.config, sim.state).phase, "waiting for workers");
+  EXPECT_EQ(ViewOf(sim.state).phase, "waiting for workers");
   sim.JoinTrainer(0, 1);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
-  EXPECT_EQ(ViewOf(sim.config, sim.state).phase, "planned");
+  EXPECT_EQ(ViewOf(sim.state).phase, "planned");
   sim.processes[a].grants = false;
   sim.PublishAll(1);
   sim.Settle();
-  protocol::ModelView view = ViewOf(sim.config, sim.state);
+  protocol::ModelView view = ViewOf(sim.state);
   EXPECT_EQ(view.phase, "granting");
   EXPECT_EQ(view.update.sequence, 1U);
   ASSERT_EQ(view.workers.size(), 2U);
@@ -508,7 +508,7 @@ TEST(MachineView, ShowsWhoIsThereAndWhatGoesOn) {
   EXPECT_EQ(view.engines[0].state, EngineState::kJoining);
   sim.KillAndNotice(a);
   sim.Settle();
-  view = ViewOf(sim.config, sim.state);
+  view = ViewOf(sim.state);
   EXPECT_EQ(view.engines[0].state, EngineState::kFailed);
   EXPECT_THAT(view.engines[0].last_error, HasSubstr("engine a rank 0 is lost"));
 }

@@ -73,7 +73,7 @@ class Adversary : public Simulator {
     for (const Group& group : state.roster.groups()) {
       if (group.control.session == 0) continue;
       const Process& control = processes.at(group.control.session);
-      const auto view = ViewOf(config, state);
+      const auto view = ViewOf(state);
       const auto shown = std::find_if(view.engines.begin(), view.engines.end(),
                                       [&](const auto& engine) { return engine.name == group.name; });
       const bool serves = shown->version.number >= 0;
@@ -87,7 +87,7 @@ class Adversary : public Simulator {
 
   /// Once nothing goes on, the ranks of a whole engine serve the same version or the engine is not serving.
   void CheckEnginesAgree() {
-    for (const auto& engine : ViewOf(config, state).engines) {
+    for (const auto& engine : ViewOf(state).engines) {
       if (engine.state != protocol::EngineState::kServing || engine.version.number < 0) continue;
       for (const auto& [session, process] : processes) {
         if (Known(session) && !IsControl(process) && process.hello.name.engine == engine.name) {

@@ -20,7 +20,7 @@ TEST(MachineSuspend, OthersAreServedMeanwhile) {
   EXPECT_EQ(c.Served(c.engines["b"][0]), kFirst);
   EXPECT_EQ(c.Served(c.engines["a"][0]).number, -1);
   EXPECT_TRUE(c.LastDone().met_policy) << "whoever sleeps is not counted";
-  const auto view = ViewOf(c.config, c.state);
+  const auto view = ViewOf(c.state);
   EXPECT_EQ(view.engines[0].state, EngineState::kSuspended);
   EXPECT_FALSE(c.Armed(TimerKind::kJoin, c.state.roster.groups()[1].id))
       << "it may sleep as long as it likes";
@@ -77,7 +77,7 @@ TEST(MachineSuspend, ARankThatSleepsInANewSessionIsNoFailure) {
   hello.state = EngineState::kSuspended;
   const SessionId rank = c.Join(hello);
   c.Settle();
-  EXPECT_EQ(ViewOf(c.config, c.state).engines[1].state, EngineState::kSuspended);
+  EXPECT_EQ(ViewOf(c.state).engines[1].state, EngineState::kSuspended);
   c.RegisterAnew(rank);
   c.PublishAll(1);
   c.Settle();
