@@ -205,10 +205,8 @@ std::string Model::Show(const World& world) const {
   for (uint8_t i = 0; i < kMaxControllers; ++i) {
     const Controller& c = world.controllers[i];
     if (c.lives == 0) continue;
-    control::MachineConfig config;
-    config.term = TermOf(c);
     const auto& state = machines_.controller(c.machine);
-    const auto view = control::ViewOf(config, state);
+    const auto view = control::ViewOf(state);
     text +=
         StrCat("  ", NameOfController(i), " of term ", c.term, " (id ", c.id, "): ", view.phase, ", epoch ",
                view.epoch, ", ", state.roster.workers().size(), " workers, timers ", c.timers, "\n");

@@ -27,7 +27,7 @@ struct Cluster : Simulator {
     Settle();
     ASSERT_EQ(state.plan.phase, PlanPhase::kPrepared);
   }
-  [[nodiscard]] std::string Phase() const { return ViewOf(config, state).phase; }
+  [[nodiscard]] std::string Phase() const { return ViewOf(state).phase; }
   const protocol::Done& LastDone(size_t trainer = 0) { return processes[trainers[trainer]].done.back(); }
 };
 

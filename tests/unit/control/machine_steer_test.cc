@@ -42,7 +42,7 @@ TEST(MachineSteer, InPlaceItIsPausedFirst) {
   EXPECT_THAT(c.Moves(), ElementsAre(Move::kPause, Move::kSettle, Move::kAdmit));
   EXPECT_EQ(c.Served(c.a()), kFirst);
   EXPECT_TRUE(c.processes[c.control].admitted);
-  EXPECT_EQ(ViewOf(c.config, c.state).engines[0].control, "admitted");
+  EXPECT_EQ(ViewOf(c.state).engines[0].control, "admitted");
 }
 
 TEST(MachineSteer, IntoSpareBuffersItRunsUntilTheSwitch) {
@@ -154,7 +154,7 @@ TEST(MachineSteer, ItIsNotUpdatedWhileItsControlIsGone) {
   c.Settle();
   EXPECT_EQ(c.Served(c.a()), kFirst);
   EXPECT_EQ(c.Served(c.engines["b"][0]).number, 2);
-  EXPECT_EQ(ViewOf(c.config, c.state).engines[0].control, "gone");
+  EXPECT_EQ(ViewOf(c.state).engines[0].control, "gone");
   c.control = c.JoinControl("a");
   c.Settle();
   EXPECT_EQ(c.Served(c.a()).number, 2) << "from engine b";
@@ -258,7 +258,7 @@ TEST(MachineSteer, ANewControllerWaitsForTheControlThatRanksTellOf) {
   c.PublishAll(2);
   c.Settle();
   EXPECT_EQ(c.Served(rank), kFirst);
-  EXPECT_EQ(ViewOf(c.config, c.state).engines[1].control, "gone");
+  EXPECT_EQ(ViewOf(c.state).engines[1].control, "gone");
   const SessionId control = c.JoinControl("a");
   c.Settle();
   EXPECT_GT(c.Served(rank).number, 1);

@@ -137,7 +137,7 @@ TEST(MachineUpdate, ALateRankCostsItsEngineNoVersion) {
       EXPECT_EQ(c.StateOf(rank), EngineState::kServing);
       EXPECT_EQ(c.Served(rank), kFirst);
     }
-    EXPECT_EQ(ViewOf(c.config, c.state).engines[0].version, kFirst);
+    EXPECT_EQ(ViewOf(c.state).engines[0].version, kFirst);
     EXPECT_EQ(c.processes[c.trainers[0]].stops, 0) << "it had not been told to start";
   }
 }
@@ -165,7 +165,7 @@ TEST(MachineUpdate, AnEngineThatIsPutOutLetsTheOthersStart) {
   c.PublishAll(1);
   c.Settle();
   EXPECT_EQ(c.state.engines.targets[0].step, EngineStep::kGranted);
-  EXPECT_EQ(ViewOf(c.config, c.state).phase, "granting");
+  EXPECT_EQ(ViewOf(c.state).phase, "granting");
   c.KillAndNotice(c.engines["b"][0]);
   c.Settle();
   EXPECT_EQ(c.state.engines.targets[0].step, EngineStep::kWriting);
