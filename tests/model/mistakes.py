@@ -333,8 +333,21 @@ MISTAKES = [
     (
         "repaired_rank_keeps_its_old_attempt",
         RANKS,
-        "    rank.id = update.id;\n",
-        "    if (rank.id.sequence == 0) rank.id = update.id;\n",
+        "    rank.id = update.id;\n"
+        "    rank.started = false;\n"
+        "    asked.push_back(rank.session);\n"
+        "  }\n"
+        "  if (asked.empty()) return;\n"
+        "  out_.Add(SendAll{std::move(asked),\n"
+        "                   protocol::GrantRequest{.update = update.id,",
+        "    if (rank.id.sequence == 0) rank.id = update.id;\n"
+        "    rank.started = false;\n"
+        "    asked.push_back(rank.session);\n"
+        "  }\n"
+        "  if (asked.empty()) return;\n"
+        "  const protocol::UpdateId kept = state_.Of(asked.front())->id;\n"
+        "  out_.Add(SendAll{std::move(asked),\n"
+        "                   protocol::GrantRequest{.update = kept,",
         "ids",
         "replicas_shadow kills=1 search=departures live_every=0",
     ),
