@@ -192,6 +192,6 @@ def test_nothing_is_left_behind_when_it_is_killed(listener):
             states.append(stat.rsplit(")", 1)[1].split()[0])
         return [state for state in states if state != "Z"]
 
-    wait_until(lambda: not serving())
+    wait_until(lambda: not serving(), 80)  # One that was not connected yet waits a minute for it.
     # It goes on to serve.
     assert len(measured(*TINY, "--connect", address, "--ops", "write", "--memories", "any")) == 2
