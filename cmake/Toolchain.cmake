@@ -19,7 +19,7 @@ endif()
 
 # Half of the compiler's time went into reading the same headers for each file: a target's files are compiled some at
 # a time. So two files of a folder cannot define the same name for themselves. -DCMAKE_UNITY_BUILD=OFF compiles each
-# alone: for clang-tidy and clangd, and for whoever changes a file again and again.
+# alone: for clang-tidy and clangd, and for those who change a file again and again.
 if(NOT DEFINED CMAKE_UNITY_BUILD)
   set(CMAKE_UNITY_BUILD ON)
 endif()
