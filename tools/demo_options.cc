@@ -24,10 +24,10 @@ ShardPlace OnDevice(const std::string& kind, const std::vector<std::string>& cho
 }  // namespace
 
 void DeclareDemoFlags(Flags& flags, DemoOptions& options) {
-  constexpr int64_t kMostProcesses = 512;
-  flags.Add("--trainers", options.cluster.trainers, 1, kMostProcesses, "Trainer processes");
-  flags.Add("--inference", options.cluster.inference, 1, kMostProcesses, "Inference processes");
-  flags.Add("--engines", options.cluster.engines, 0, kMostProcesses,
+  constexpr int64_t kMostOfARole = 512;
+  flags.Add("--trainers", options.cluster.trainers, 1, kMostOfARole, "Trainer processes");
+  flags.Add("--inference", options.cluster.inference, 1, kMostOfARole, "Inference processes");
+  flags.Add("--engines", options.cluster.engines, 0, kMostOfARole,
             "Groups the inference processes, each group holding TP shards; 0: each is an engine");
   flags.AddChoice("--trainer-layout", options.cluster.trainer_layout, {"ddp", "fsdp"},
                   "ddp: each trainer has a full replica; fsdp: shards of dimension 0");

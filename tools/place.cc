@@ -20,9 +20,9 @@ Result<std::shared_ptr<DeviceBlock>> MakeBlock(const ShardPlace& place, const Se
 }
 
 Result<uint32_t> ParseDevice(std::string_view flag, const std::string& text) {
-  constexpr uint32_t kMost = 1023;
+  constexpr uint32_t kLargest = 1023;
   const auto device = ParseNumber<uint32_t>(text);
-  if (!device || *device > kMost)
+  if (!device || *device > kLargest)
     return Status(Code::kInvalidArgument,
                   StrCat(flag, ": '", text,
                          "' is not the number of a GPU; give one from 0, as weightcast info lists them"));

@@ -11,7 +11,7 @@
 namespace weightcast::worker {
 namespace {
 
-constexpr Version kThird{.run = 1, .number = 3};
+const Version kThird{.run = 1, .number = 3};
 const Status kWanted(Code::kCancelled, "a newer version comes");
 
 PeerSourceStart StartOf(uint64_t sequence, uint32_t destination, Version held = kThird) {

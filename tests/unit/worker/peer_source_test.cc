@@ -27,7 +27,7 @@ namespace {
 using test::Weights;
 using testing::HasSubstr;
 
-constexpr Version kFifth{.run = 1, .number = 5};
+const Version kFifth{.run = 1, .number = 5};
 
 /// One rank: both machines and what carries out their actions. The test plays controller and user.
 class Node {
@@ -58,7 +58,7 @@ class Node {
                                     lent ? Feed(MemoryLent{}) : Feed(MemoryFree{});
                                   }});
     Run([&] {
-      const protocol::Welcome welcome{.term = kTerm, .run = 1, .lease_seconds = 5};
+      const protocol::Welcome welcome{.term = kTerm, .run = {1}, .lease_seconds = 5};
       peer_source_->Feed(welcome);
       Feed(welcome);
       Feed(RegisterCalled{.landing = mode == LandingMode::kShadow ? protocol::Landing::kShadow
