@@ -53,9 +53,11 @@ test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
 	@cmake --build --preset debug -j$(JOBS) --target contract weightcast rdma_rails
 	@tests/rdma/test
 
-# pytest exits with 5 when it ran nothing: a failure like any other.
+# A file's tests one after the other, several files at once: they wait more than they compute. pytest exits with 5 when
+# it ran nothing: a failure like any other.
 test-python: build
-	@.venv/bin/python -m pytest tests/python -q
+	@.venv/bin/python -m pytest tests/python -q -n $$(($(JOBS) < 4 ? $(JOBS) : 4)) --dist loadfile \
+	  $(if $(TRAINING),-m "$(if $(filter only,$(TRAINING)),training,not training)")
 
 test-page: binary ## the live page in headless Chromium, in an environment of its own (SCREENSHOTS=docs/images renews those of the docs)
 	@scripts/bootstrap --page

@@ -12,8 +12,27 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FAST = {"lease": 1, "connect_timeout": 5, "timeout": 20}
+# Their tests train models in many processes, for minutes: `make test-python TRAINING=only` or `TRAINING=no`.
+TRAINING = {
+    "test_ddp_gpt2_namespaces.py",
+    "test_ddp_gpt2_runs.py",
+    "test_ray.py",
+    "test_rl_checkpoint.py",
+    "test_rl_collectives.py",
+    "test_rl_disk_full.py",
+    "test_rl_launch.py",
+    "test_rl_learner.py",
+    "test_rl_loop.py",
+    "test_rl_namespaces.py",
+}
 
 _spawn = mp.get_context("spawn")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in TRAINING:
+            item.add_marker(pytest.mark.training)
 
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...], results: Any) -> None:
