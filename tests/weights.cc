@@ -64,20 +64,24 @@ void ForEachRow(const Shard& shard, Fn&& fn) {
   }
 }
 
-/// The elements [first, first + count) of a tensor as `dtype`.
-void Expect(int64_t version, size_t tensor, int64_t first, int64_t count, DType dtype,
-            std::vector<std::byte>& bytes) {
-  bytes.resize(static_cast<size_t>(count) * SizeOf(dtype));
-  if (dtype == DType::kU64) {
-    std::vector<uint64_t> bits;
-    for (int64_t i = 0; i < count; ++i) bits.push_back(BitsFor(version, tensor, first + i));
-    std::memcpy(bytes.data(), bits.data(), bytes.size());
-  } else {
-    std::vector<float> values;
-    for (int64_t i = 0; i < count; ++i) values.push_back(ValueOf(version, tensor, first + i));
-    worker::Convert(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), dtype, bytes.data(),
-                    values.size());
-  }
+/// The elements [first, first + count) of a tensor: of DType::kU64 all bits, of others a value.
+std::vector<uint64_t> BitsOfRow(int64_t version, size_t tensor, int64_t first, int64_t count) {
+  std::vector<uint64_t> bits;
+  for (int64_t i = 0; i < count; ++i) bits.push_back(BitsFor(version, tensor, first + i));
+  return bits;
+}
+
+std::vector<float> ValuesOfRow(int64_t version, size_t tensor, int64_t first, int64_t count) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(ValueOf(version, tensor, first + i));
+  return values;
+}
+
+template <typename T>
+int64_t Differences(const std::vector<T>& found, const std::vector<T>& expected) {
+  int64_t differences = 0;
+  for (size_t i = 0; i < expected.size(); ++i) differences += found[i] != expected[i] ? 1 : 0;
+  return differences;
 }
 
 }  // namespace
@@ -137,26 +141,37 @@ size_t Weights::bytes() const {
 }
 
 void Weights::Fill(int64_t version) {
-  std::vector<std::byte> expected;
   for (const Shard& shard : shards_) {
+    const size_t seed = SeedOf(shard);
     ForEachRow(shard, [&](int64_t i, int64_t element, int64_t count) {
-      Expect(version, SeedOf(shard), element, count, shard.tensor.dtype, expected);
-      std::memcpy(PlaceOf(shard, i), expected.data(), expected.size());
+      if (shard.tensor.dtype == DType::kU64) {
+        const auto bits = BitsOfRow(version, seed, element, count);
+        std::memcpy(PlaceOf(shard, i), bits.data(), bits.size() * sizeof(uint64_t));
+      } else {
+        const auto values = ValuesOfRow(version, seed, element, count);
+        worker::Convert(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), shard.tensor.dtype,
+                        PlaceOf(shard, i), values.size());
+      }
     });
   }
 }
 
 int64_t Weights::Wrong(int64_t version) const {
   int64_t wrong = 0;
-  std::vector<std::byte> expected;
   for (const Shard& shard : shards_) {
-    const size_t size = SizeOf(shard.tensor.dtype);
+    const size_t seed = SeedOf(shard);
     ForEachRow(shard, [&](int64_t i, int64_t element, int64_t count) {
-      Expect(version, SeedOf(shard), element, count, shard.tensor.dtype, expected);
-      const std::byte* row = PlaceOf(shard, i);
-      if (std::memcmp(row, expected.data(), expected.size()) == 0) return;
-      for (size_t at = 0; at < expected.size(); at += size)
-        wrong += std::memcmp(row + at, &expected[at], size) != 0 ? 1 : 0;
+      if (shard.tensor.dtype == DType::kU64) {
+        std::vector<uint64_t> bits(static_cast<size_t>(count));
+        std::memcpy(bits.data(), PlaceOf(shard, i), bits.size() * sizeof(uint64_t));
+        wrong += Differences(bits, BitsOfRow(version, seed, element, count));
+      } else {
+        // Back to the value that was meant: what casts wrongly must not say what is right.
+        std::vector<float> values(static_cast<size_t>(count));
+        worker::Convert(shard.tensor.dtype, PlaceOf(shard, i), DType::kF32,
+                        reinterpret_cast<std::byte*>(values.data()), values.size());
+        wrong += Differences(values, ValuesOfRow(version, seed, element, count));
+      }
     });
   }
   return wrong;
