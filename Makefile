@@ -53,7 +53,7 @@ test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
 	@cmake --build --preset debug -j$(JOBS) --target contract weightcast rdma_rails
 	@tests/rdma/test
 
-# A file's tests one after the other, several files at once: they wait more than they compute. pytest exits with 5 when
+# Several files at once, the tests of one in their order. pytest exits with 5 when
 # it ran nothing: a failure like any other.
 test-python: build
 	@.venv/bin/python -m pytest tests/python -q -n $$(($(JOBS) < 4 ? $(JOBS) : 4)) --dist loadfile \

@@ -58,7 +58,7 @@ class Node {
                                     lent ? Feed(MemoryLent{}) : Feed(MemoryFree{});
                                   }});
     Run([&] {
-      const protocol::Welcome welcome{.term = kTerm, .run = {1}, .lease_seconds = 5};
+      const protocol::Welcome welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5};
       peer_source_->Feed(welcome);
       Feed(welcome);
       Feed(RegisterCalled{.landing = mode == LandingMode::kShadow ? protocol::Landing::kShadow

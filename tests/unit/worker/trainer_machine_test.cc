@@ -153,7 +153,7 @@ TEST(TrainerMachine, ACancelThatANewControllerHasNotHeardIsSaidAgain) {
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(CancelCalled{3});
   EXPECT_TRUE(trainer.Sent<protocol::Cancel>());
-  trainer.Do(protocol::Welcome{.term = {2}, .run = {.number = 1}});
+  trainer.Do(protocol::Welcome{.term = {.number = 2}, .run = {.number = 1}});
   EXPECT_TRUE(trainer.Sent<protocol::Published>());
   ASSERT_TRUE(trainer.Sent<protocol::Cancel>());
   EXPECT_EQ(trainer.Sent<protocol::Cancel>()->number, 3);
