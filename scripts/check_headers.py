@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Compiles headers of include/ and src/ alone: those that changed (scripts/changed), and who includes them.
+"""Compiles headers of include/ and src/ alone: those that changed since the commit that scripts/changed names.
 
-A header that compiles only behind another one is an error. --all compiles all of them, which takes minutes.
-build/debug must be configured.
+Where one of them includes a header less than before, or is gone, whoever included it (also through others) is compiled
+too: it may have relied on it. A header that compiles only behind another one is an error. --all compiles all of them,
+which takes minutes. build/debug must be configured.
 """
 
 import argparse
@@ -25,22 +26,34 @@ def name_of(path: str) -> str:
     return path.split("/", 1)[1]
 
 
+HEADERS = ("include/*.h", "src/*.h")
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+
+
+def before(base: str, path: str) -> str:
+    """The text of `path` in the commit `base`; none if it was not there."""
+    shown = subprocess.run(["git", "show", f"{base}:{path}"], cwd=ROOT, check=False, capture_output=True, text=True)
+    return shown.stdout
+
+
 def wanted() -> set[str]:
-    headers = [
-        path
-        for path in output(
-            "git", "ls-files", "--cached", "--others", "--exclude-standard", "include/*.h", "src/*.h"
-        )
-        if (ROOT / path).exists()
-    ]
-    names = {name_of(path) for path in output("scripts/changed", "--list", "include/*.h", "src/*.h")}
-    includes = {
-        name_of(path): set(re.findall(r'^#include "([^"]+)"', (ROOT / path).read_text(), re.MULTILINE))
-        for path in headers
+    tracked = output("git", "ls-files", "--cached", "--others", "--exclude-standard", *HEADERS)
+    texts = {name_of(path): (ROOT / path).read_text() for path in tracked if (ROOT / path).exists()}
+    includes = {name: set(INCLUDE.findall(text)) for name, text in texts.items()}
+    base = output("scripts/changed", "--base")
+    if not base:
+        return set(texts)
+    changed = set(output("git", "diff", "--name-only", "--no-renames", base[0], "--", *HEADERS))
+    changed |= set(output("git", "ls-files", "--others", "--exclude-standard", *HEADERS))
+    names = {name_of(path) for path in changed}
+    relied_on = {
+        name_of(path)
+        for path in changed
+        if name_of(path) not in texts or set(INCLUDE.findall(before(base[0], path))) - includes[name_of(path)]
     }
-    while new := {name for name, included in includes.items() if included & names} - names:
-        names |= new
-    return names & set(includes)
+    while new := {name for name, included in includes.items() if included & relied_on} - relied_on:
+        relied_on |= new
+    return (names | relied_on) & set(texts)
 
 
 def main() -> int:
