@@ -84,18 +84,21 @@ class BenchConnectCommand : public Command {
   }
 
   std::string AsJson(const std::vector<ConnectTimes>& results) const {
-    Json json;
-    json.BeginObject().Key("processes").Number(all_.processes).Key("connections").Number(all_.connections());
-    json.Key("rounds").Number(all_.rounds).Key("samples").Number(one_.rounds).Key("results").BeginArray();
+    Json json{{"processes", all_.processes},
+              {"connections", all_.connections()},
+              {"rounds", all_.rounds},
+              {"samples", one_.rounds},
+              {"results", Json::array()}};
     for (const ConnectTimes& one : results) {
       const auto [least, most] = std::minmax_element(one.together.begin(), one.together.end());
-      json.BeginObject().Key("transport").String(one.transport);
-      json.Key("median_seconds").Number(Median(one.together));
-      json.Key("least_seconds").Number(*least).Key("most_seconds").Number(*most);
-      json.Key("one_p50_ms").Number(Median(one.one) * 1e3);
-      json.Key("one_p99_ms").Number(Quantile(one.one, 0.99) * 1e3).EndObject();
+      json["results"].push_back({{"transport", one.transport},
+                                 {"median_seconds", Median(one.together)},
+                                 {"least_seconds", *least},
+                                 {"most_seconds", *most},
+                                 {"one_p50_ms", Median(one.one) * 1e3},
+                                 {"one_p99_ms", Quantile(one.one, 0.99) * 1e3}});
     }
-    return json.EndArray().EndObject().Line();
+    return JsonLine(json);
   }
 
   ConnectCase all_;

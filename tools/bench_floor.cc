@@ -80,14 +80,14 @@ class BenchFloorCommand : public Command {
   }
 
   static std::string AsJson(const std::vector<FloorResult>& results) {
-    Json json;
-    json.BeginObject().Key("results").BeginArray();
-    for (const FloorResult& one : results) {
-      json.BeginObject().Key("what").String(one.what.what).Key("bytes").Number(one.what.bytes);
-      json.Key("gb_per_s").Number(one.gb_per_s).Key("p50_us").Number(one.p50_us);
-      json.Key("p99_us").Number(one.p99_us).EndObject();
-    }
-    return json.EndArray().EndObject().Line();
+    Json json{{"results", Json::array()}};
+    for (const FloorResult& one : results)
+      json["results"].push_back({{"what", one.what.what},
+                                 {"bytes", one.what.bytes},
+                                 {"gb_per_s", one.gb_per_s},
+                                 {"p50_us", one.p50_us},
+                                 {"p99_us", one.p99_us}});
+    return JsonLine(json);
   }
 
   std::vector<std::string> what_ = FloorNames();

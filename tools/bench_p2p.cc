@@ -187,9 +187,7 @@ class BenchP2pCommand : public Command {
       return {Code::kInvalidArgument,
               "both --listen and --connect were given; give one of them on each host"};
     return ServeParties(listen_, options_.settings, [&](std::string_view address) {
-      Json json;
-      json.BeginObject().Key("address").String(address).EndObject();
-      return Print(context.json ? json.Line() : StrCat("listening at ", address, "\n"));
+      return Print(context.json ? JsonLine({{"address", address}}) : StrCat("listening at ", address, "\n"));
     });
   }
 
@@ -210,29 +208,23 @@ class BenchP2pCommand : public Command {
   }
 
   [[nodiscard]] std::string AsJson(const std::vector<P2pResult>& results) const {
-    Json json;
-    json.BeginObject().Key("results").BeginArray();
+    Json json{{"results", Json::array()}};
     for (const P2pResult& one : results) {
-      json.BeginObject().Key("transport").String(one.what.transport).Key("memory").String(one.what.memory);
-      json.Key("op")
-          .String(one.what.op)
-          .Key("bytes")
-          .Number(one.what.bytes())
-          .Key("iovs")
-          .Number(one.what.iovs);
-      json.Key("transfers").Number(one.transfers).Key("gb_per_s").Number(one.gb_per_s);
-      json.Key("p50_us").Number(one.p50_us).Key("p99_us").Number(one.p99_us);
-      if (!one.devices.empty()) {
-        json.Key("devices").BeginArray();
-        for (const int32_t device : one.devices) json.Number(device);
-        json.EndArray();
-      }
-      if (options_.both) json.Key("both").Bool(true);
-      if (options_.pairs > 1) json.Key("pairs").Number(options_.pairs);
-      if (options_.reuse) json.Key("reuse").Bool(true);
-      json.EndObject();
+      Json& member = json["results"].emplace_back(Json{{"transport", one.what.transport},
+                                                       {"memory", one.what.memory},
+                                                       {"op", one.what.op},
+                                                       {"bytes", one.what.bytes()},
+                                                       {"iovs", one.what.iovs},
+                                                       {"transfers", one.transfers},
+                                                       {"gb_per_s", one.gb_per_s},
+                                                       {"p50_us", one.p50_us},
+                                                       {"p99_us", one.p99_us}});
+      if (!one.devices.empty()) member["devices"] = one.devices;
+      if (options_.both) member["both"] = true;
+      if (options_.pairs > 1) member["pairs"] = options_.pairs;
+      if (options_.reuse) member["reuse"] = true;
     }
-    return json.EndArray().EndObject().Line();
+    return JsonLine(json);
   }
 
   std::vector<std::string> transports_;

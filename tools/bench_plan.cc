@@ -115,16 +115,18 @@ class BenchPlanCommand : public Command {
     const auto strategy =
         plan::StrategyFromName(context.settings.strategy).value_or(plan::Strategy::kBalanced);
     WC_ASSIGN_OR_RETURN(const PlanTimes times, Measure(boxes_, static_cast<int>(ranks_), strategy));
-    if (context.json) {
-      Json json;
-      json.BeginObject().Key("boxes").Number(times.boxes).Key("routes").Number(times.routes);
-      json.Key("ranks").Number(ranks_).Key("strategy").String(NameOf(strategy));
-      json.Key("table_bytes").Number(times.table_bytes).Key("build_seconds").Number(times.build);
-      json.Key("plan_seconds").Number(times.plan).Key("verify_seconds").Number(times.verify);
-      json.Key("serialise_seconds").Number(times.serialise).Key("total_seconds").Number(times.total());
-      json.Key("total_cpu_seconds").Number(times.cpu);
-      return Print(json.EndObject().Line());
-    }
+    if (context.json)
+      return Print(JsonLine({{"boxes", times.boxes},
+                             {"routes", times.routes},
+                             {"ranks", ranks_},
+                             {"strategy", NameOf(strategy)},
+                             {"table_bytes", times.table_bytes},
+                             {"build_seconds", times.build},
+                             {"plan_seconds", times.plan},
+                             {"verify_seconds", times.verify},
+                             {"serialise_seconds", times.serialise},
+                             {"total_seconds", times.total()},
+                             {"total_cpu_seconds", times.cpu}}));
     Table table({"step", "seconds"});
     table.Add({"plan", Fixed(times.plan, 3)});
     table.Add({"verify", Fixed(times.verify, 3)});

@@ -73,15 +73,19 @@ class BenchRegisterCommand : public Command {
   std::string AsJson(const std::vector<RegisterTimes>& all) const {
     const auto seconds = SecondsOf(all);
     const RegisterTimes& last = all.back();
-    Json json;
-    json.BeginObject().Key("model").String(case_.model).Key("workers").Number(case_.workers());
-    json.Key("trainers").Number(case_.cluster.trainers).Key("inference").Number(case_.cluster.inference);
-    json.Key("engines").Number(case_.cluster.engine_count()).Key("processes").Number(case_.processes);
-    json.Key("rounds").Number(rounds_).Key("plans").Number(last.plans).Key("routes").Number(last.routes);
-    json.Key("table_bytes").Number(last.table_bytes).Key("median_seconds").Number(Median(seconds));
-    json.Key("least_seconds").Number(*std::min_element(seconds.begin(), seconds.end()));
-    json.Key("most_seconds").Number(*std::max_element(seconds.begin(), seconds.end()));
-    return json.EndObject().Line();
+    return JsonLine({{"model", case_.model},
+                     {"workers", case_.workers()},
+                     {"trainers", case_.cluster.trainers},
+                     {"inference", case_.cluster.inference},
+                     {"engines", case_.cluster.engine_count()},
+                     {"processes", case_.processes},
+                     {"rounds", rounds_},
+                     {"plans", last.plans},
+                     {"routes", last.routes},
+                     {"table_bytes", last.table_bytes},
+                     {"median_seconds", Median(seconds)},
+                     {"least_seconds", *std::min_element(seconds.begin(), seconds.end())},
+                     {"most_seconds", *std::max_element(seconds.begin(), seconds.end())}});
   }
 
   RegisterCase case_;

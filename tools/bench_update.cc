@@ -134,17 +134,20 @@ class BenchUpdateCommand : public Command {
                   " updates after the first\n", table.ToString());
   }
   std::string AsJson(const std::vector<UpdateTimes>& all) const {
-    Json json;
-    json.BeginObject().Key("model").String(options_.model).Key("trainers").Number(options_.cluster.trainers);
-    json.Key("inference").Number(options_.cluster.inference).Key("results").BeginArray();
-    for (const UpdateTimes& one : all) {
-      json.BeginObject().Key("trainers").Number(one.trainers);
-      json.Key("transport").String(one.transport).Key("landing").String(one.landing);
-      json.Key("bytes").Number(one.bytes).Key("first_seconds").Number(one.first);
-      json.Key("median_seconds").Number(one.median).Key("best_seconds").Number(one.best);
-      json.Key("gb_per_s").Number(one.gb_per_s()).EndObject();
-    }
-    return json.EndArray().EndObject().Line();
+    Json json{{"model", options_.model},
+              {"trainers", options_.cluster.trainers},
+              {"inference", options_.cluster.inference},
+              {"results", Json::array()}};
+    for (const UpdateTimes& one : all)
+      json["results"].push_back({{"trainers", one.trainers},
+                                 {"transport", one.transport},
+                                 {"landing", one.landing},
+                                 {"bytes", one.bytes},
+                                 {"first_seconds", one.first},
+                                 {"median_seconds", one.median},
+                                 {"best_seconds", one.best},
+                                 {"gb_per_s", one.gb_per_s()}});
+    return JsonLine(json);
   }
 
   DemoOptions options_;

@@ -35,13 +35,12 @@ class ControllerCommand : public Command {
     WC_ASSIGN_OR_RETURN(const auto controller,
                         Controller::Start({.listen = listen_, .settings = context.overrides, .http = http_}));
     const std::string address = controller->address();
-    Json json;
     const std::string page = controller->http_address();
-    json.BeginObject().Key("address").String(address);
-    if (!page.empty()) json.Key("http").String(page);
-    json.EndObject();
+    Json json{{"address", address}};
+    if (!page.empty()) json["http"] = page;
     const std::string page_line = page.empty() ? "" : StrCat("page at http://", page, "/\n");
-    WC_RETURN_IF_ERROR(Print(context.json ? json.Line() : StrCat("listening at ", address, "\n", page_line)));
+    WC_RETURN_IF_ERROR(
+        Print(context.json ? JsonLine(json) : StrCat("listening at ", address, "\n", page_line)));
     pollfd stop{StopDescriptor(), POLLIN, 0};
     while (StopSignal() == 0) poll(&stop, 1, -1);
     controller->Stop();

@@ -17,21 +17,18 @@ std::string CudaText(const device::Inventory& inventory) {
   return StrCat("CUDA: driver for CUDA ", inventory.driver, "\n", table.ToString());
 }
 
-void AddCuda(Json& json, const device::Inventory& inventory) {
-  json.Key("cuda").BeginObject().Key("works").Bool(inventory.status.ok()).Key("reason");
-  inventory.status.ok() ? json.Null() : json.String(inventory.status.message());
-  json.Key("driver");
-  inventory.driver.empty() ? json.Null() : json.String(inventory.driver);
-  json.Key("devices").BeginArray();
-  for (const device::ListedGpu& each : inventory.gpus) {
-    json.BeginObject().Key("device").Number(each.gpu.ordinal).Key("name").String(each.gpu.name);
-    json.Key("uuid").String(each.uuid).Key("pci_address");
-    each.pci_address.empty() ? json.Null() : json.String(each.pci_address);
-    json.Key("reaches").BeginArray();
-    for (const int other : each.reaches) json.Number(other);
-    json.EndArray().EndObject();
-  }
-  json.EndArray().EndObject();
+Json CudaJson(const device::Inventory& inventory) {
+  Json json{{"works", inventory.status.ok()},
+            {"reason", TextOrNull(inventory.status.ok() ? "" : inventory.status.message())},
+            {"driver", TextOrNull(inventory.driver)},
+            {"devices", Json::array()}};
+  for (const device::ListedGpu& each : inventory.gpus)
+    json["devices"].push_back({{"device", each.gpu.ordinal},
+                               {"name", each.gpu.name},
+                               {"uuid", each.uuid},
+                               {"pci_address", TextOrNull(each.pci_address)},
+                               {"reaches", each.reaches}});
+  return json;
 }
 
 }  // namespace weightcast::tools

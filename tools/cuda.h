@@ -9,7 +9,7 @@ namespace weightcast::tools {
 
 /// The devices of the CUDA driver for a person, or why there is none.
 std::string CudaText(const device::Inventory& inventory);
-/// The same as a member of an object.
-void AddCuda(Json& json, const device::Inventory& inventory);
+/// The same as an object.
+Json CudaJson(const device::Inventory& inventory);
 
 }  // namespace weightcast::tools

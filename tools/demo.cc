@@ -41,19 +41,21 @@ std::string AsText(const DemoReport& report) {
 }
 
 std::string AsJson(const DemoReport& report, const DemoOptions& options) {
-  Json json;
-  json.BeginObject().Key("trainers").Number(options.cluster.trainers);
-  json.Key("inference").Number(options.cluster.inference).Key("transport").String(report.transport);
-  json.Key("tensors").Number(report.tensors).Key("bytes_per_replica").Number(report.bytes_per_replica);
-  json.Key("updates").BeginArray();
-  for (const DemoUpdate& update : report.updates) {
-    json.BeginObject().Key("version").Number(update.version).Key("seconds").Number(update.seconds);
-    json.Key("bytes").Number(update.bytes).Key("gb_per_s").Number(update.gb_per_s());
-    json.Key("sender_bytes").BeginArray();
-    for (const uint64_t bytes : update.sender_bytes) json.Number(bytes);
-    json.EndArray().Key("bit_exact").Bool(true).EndObject();
-  }
-  return json.EndArray().Key("bit_exact").Bool(true).EndObject().Line();
+  Json json{{"trainers", options.cluster.trainers},
+            {"inference", options.cluster.inference},
+            {"transport", report.transport},
+            {"tensors", report.tensors},
+            {"bytes_per_replica", report.bytes_per_replica},
+            {"updates", Json::array()}};
+  for (const DemoUpdate& update : report.updates)
+    json["updates"].push_back({{"version", update.version},
+                               {"seconds", update.seconds},
+                               {"bytes", update.bytes},
+                               {"gb_per_s", update.gb_per_s()},
+                               {"sender_bytes", update.sender_bytes},
+                               {"bit_exact", true}});
+  json["bit_exact"] = true;
+  return JsonLine(json);
 }
 
 class DemoCommand : public Command {

@@ -105,9 +105,8 @@ Status HostTests::Serve(const Context& context) {
   if (!server.ok())
     return {server.status().code(), StrCat(server.status().message(), "; give another port with --listen")};
   const std::string address = peertest::TargetText({.host = place.host, .port = (*server)->port()});
-  Json json;
-  json.BeginObject().Key("address").String(address).EndObject();
-  WC_RETURN_IF_ERROR(Print(context.json ? json.Line() : StrCat("serving tests at ", address, "\n")));
+  WC_RETURN_IF_ERROR(
+      Print(context.json ? JsonLine({{"address", address}}) : StrCat("serving tests at ", address, "\n")));
   const TimePoint until = limit_ == 0 ? kNever : In(static_cast<double>(limit_));
   while (StopSignal() == 0 && Clock::now() < until) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();

@@ -4,18 +4,16 @@
 #include <array>
 #include <ctime>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/strings.h"
+#include "tools/json.h"
 #include "tools/output.h"
 
 namespace weightcast::tools {
 namespace {
-
-using JsonValue = nlohmann::ordered_json;
 
 std::string ClockText(int64_t unix_ms) {
   const std::time_t seconds = unix_ms / 1000;
@@ -25,22 +23,22 @@ std::string ClockText(int64_t unix_ms) {
   return {text.data(), std::strftime(text.data(), text.size(), "%H:%M:%S", &parts)};
 }
 
-std::string NameOf(const JsonValue& update) {
+std::string NameOf(const Json& update) {
   const auto label = update.at("label").get<std::string>();
   return StrCat(update.at("model").get<std::string>(), " version ", update.at("version").get<int64_t>(),
                 label.empty() ? "" : StrCat(" (", label, ")"));
 }
 
-std::string VerdictText(const JsonValue& update) {
-  const JsonValue& verdict = update.at("verdict");
+std::string VerdictText(const Json& update) {
+  const Json& verdict = update.at("verdict");
   const bool ok = update.at("ok").get<bool>();
   const std::string head = ok ? "" : StrCat("failed: ", update.at("reason").get<std::string>(), "; ");
   return StrCat(head, verdict.at("slow").get<bool>() ? "slow, " : "", verdict.at("text").get<std::string>());
 }
 
-std::string CostsText(const JsonValue& segment) {
+std::string CostsText(const Json& segment) {
   std::string text;
-  for (const JsonValue& cost : segment.at("costs")) {
+  for (const Json& cost : segment.at("costs")) {
     const auto worker = cost.at("worker").get<std::string>();
     text +=
         StrCat(text.empty() ? "" : ", ", cost.at("cause").get<std::string>(), " ",
@@ -49,13 +47,13 @@ std::string CostsText(const JsonValue& segment) {
   return text;
 }
 
-std::string OneText(const JsonValue& update) {
+std::string OneText(const Json& update) {
   std::string out = StrCat(NameOf(update), ": ", Fixed(update.at("seconds").get<double>(), 4), " s, ",
                            HumanBytes(update.at("bytes").get<double>()), ", began at ",
                            ClockText(update.at("began_unix_ms").get<int64_t>()), "\n  ", VerdictText(update),
                            "\n  to fix it: ", update.at("verdict").at("remedy").get<std::string>(), "\n\n");
   Table steps({"step", "waits for", "at", "seconds", "went into"});
-  for (const JsonValue& segment : update.at("path")) {
+  for (const Json& segment : update.at("path")) {
     const auto worker = segment.at("worker").get<std::string>();
     steps.Add({segment.at("step").get<std::string>(), worker.empty() ? "the controller" : worker,
                Fixed(segment.at("begin").get<double>(), 4), Fixed(segment.at("seconds").get<double>(), 4),
@@ -67,45 +65,45 @@ std::string OneText(const JsonValue& update) {
 /// Events of one process of the trace are a worker's; of one thread, what cannot overlap.
 class Trace {
  public:
-  void Add(const JsonValue& update) {
+  void Add(const Json& update) {
     start_ = update.at("began_unix_ms").get<double>() / 1e3;
-    for (const JsonValue& segment : update.at("path"))
+    for (const Json& segment : update.at("path"))
       Event("critical path", NameOf(update), segment.at("step").get<std::string>(), segment.at("begin"),
             segment.at("seconds").get<double>(),
             {{"waits for", segment.at("worker")}, {"costs", segment.at("costs")}});
-    for (const JsonValue& rank : update.at("ranks")) AddRank(rank);
-    for (const JsonValue& source : update.at("sources")) AddSource(update, source);
-    for (const JsonValue& stall : update.at("stalls"))
+    for (const Json& rank : update.at("ranks")) AddRank(rank);
+    for (const Json& source : update.at("sources")) AddSource(update, source);
+    for (const Json& stall : update.at("stalls"))
       Event("controller", "stalls", "did not run", stall.at("begin"), stall.at("seconds").get<double>(), {});
-    for (const JsonValue& steer : update.at("steers"))
+    for (const Json& steer : update.at("steers"))
       Between("EngineControl", steer.at("engine").get<std::string>(), steer.at("move").get<std::string>(),
               steer.at("asked"), steer.at("answered"));
   }
   [[nodiscard]] std::string Text() const {
-    return JsonValue{{"traceEvents", events_}, {"displayTimeUnit", "ms"}}.dump();
+    return Json{{"traceEvents", events_}, {"displayTimeUnit", "ms"}}.dump();
   }
 
  private:
   using Kinds = std::vector<std::string>;
 
-  void AddRank(const JsonValue& rank) {
+  void AddRank(const Json& rank) {
     const auto name = rank.at("name").get<std::string>();
     constexpr const char* kSteps = "as the controller saw it";
-    for (const JsonValue& part : rank.at("parts")) {
+    for (const Json& part : rank.at("parts")) {
       Between(name, kSteps, "grant", part.at("asked"), part.at("granted"));
       Between(name, kSteps, "receive", part.at("started"), part.at("ready"));
     }
     Between(name, kSteps, "commit", rank.at("committing"), rank.at("committed"));
     Between(name, kSteps, "serve", rank.at("serve"), rank.at("serving"));
     if (rank.at("parts").empty()) return;
-    const JsonValue& last = rank.at("parts").back();
+    const Json& last = rank.at("parts").back();
     Until(rank, {"pause", "reclaim", "open"}, last.at("granted"));
     Until(rank, {"receive", "fence", "verify"}, last.at("ready"));
     Until(rank, {"call", "switch", "process"}, rank.at("committed"));
   }
 
   /// Spans have a length and an order; the message that followed them says when they ended.
-  void Until(const JsonValue& rank, const Kinds& kinds, const JsonValue& end) {
+  void Until(const Json& rank, const Kinds& kinds, const Json& end) {
     if (end.is_null()) return;
     double at = end.get<double>();
     for (auto span = rank.at("spans").rbegin(); span != rank.at("spans").rend(); ++span) {
@@ -118,10 +116,10 @@ class Trace {
   }
 
   /// Sums of what took turns, one after the other, from the message on that began the sending.
-  void AddSource(const JsonValue& update, const JsonValue& source) {
+  void AddSource(const Json& update, const Json& source) {
     std::map<std::string, double> at;
-    for (const JsonValue& rank : update.at("ranks"))
-      for (const JsonValue& part : rank.at("parts"))
+    for (const Json& rank : update.at("ranks"))
+      for (const Json& part : rank.at("parts"))
         if (!part.at("started").is_null())
           at.try_emplace(rank.at("name").get<std::string>(), part.at("started").get<double>());
     const auto name = source.at("name").get<std::string>();
@@ -132,7 +130,7 @@ class Trace {
       Event(name, "as it measured", "waits to be told to send", source.at("started").get<double>() - waited,
             waited, {});
     }
-    for (const JsonValue& span : source.at("spans")) {
+    for (const Json& span : source.at("spans")) {
       const auto to = span.at("to").get<std::string>();
       const auto seconds = span.at("seconds").get<double>();
       Event(name, "to " + to, span.at("kind").get<std::string>(), at[to], seconds, span);
@@ -141,13 +139,13 @@ class Trace {
   }
 
   void Between(const std::string& process, const std::string& thread, const std::string& name,
-               const JsonValue& begin, const JsonValue& end) {
+               const Json& begin, const Json& end) {
     if (begin.is_null() || end.is_null()) return;
     Event(process, thread, name, begin, end.get<double>() - begin.get<double>(), {});
   }
 
   void Event(const std::string& process, const std::string& thread, const std::string& name,
-             const JsonValue& begin, double seconds, const JsonValue& arguments) {
+             const Json& begin, double seconds, const Json& arguments) {
     const int pid = NumberOf(processes_, process, [&](int number) {
       events_.push_back(
           {{"ph", "M"}, {"name", "process_name"}, {"pid", number}, {"args", {{"name", process}}}});
@@ -165,7 +163,7 @@ class Trace {
                        {"tid", tid},
                        {"ts", (start_ + begin.get<double>()) * 1e6},
                        {"dur", seconds * 1e6},
-                       {"args", arguments.is_null() ? JsonValue::object() : arguments}});
+                       {"args", arguments.is_null() ? Json::object() : arguments}});
   }
 
   template <typename Map, typename Added>
@@ -175,7 +173,7 @@ class Trace {
     return at->second;
   }
 
-  JsonValue events_ = JsonValue::array();
+  Json events_ = Json::array();
   double start_ = 0;
   std::map<std::string, int> processes_;
   std::map<std::pair<std::string, std::string>, int> threads_;
@@ -185,8 +183,8 @@ class Trace {
 template <typename Make>
 Result<std::string> ParsedUpdates(std::string_view text, const Make& make) {
   try {
-    return make(JsonValue::parse(text));
-  } catch (const JsonValue::exception& error) {
+    return make(Json::parse(text));
+  } catch (const Json::exception& error) {
     return Status(
         Code::kProtocol,
         StrCat(
@@ -198,11 +196,11 @@ Result<std::string> ParsedUpdates(std::string_view text, const Make& make) {
 }  // namespace
 
 Result<std::string> ExplainText(std::string_view json) {
-  return ParsedUpdates(json, [](const JsonValue& updates) {
+  return ParsedUpdates(json, [](const Json& updates) {
     if (updates.empty()) return std::string("no update has ended yet\n");
     if (updates.size() == 1) return OneText(updates.front());
     std::string out;
-    for (const JsonValue& update : updates)
+    for (const Json& update : updates)
       out += StrCat(ClockText(update.at("began_unix_ms").get<int64_t>()), "  ", NameOf(update), "  ",
                     Fixed(update.at("seconds").get<double>(), 4), " s  ", VerdictText(update), "\n");
     return out;
@@ -210,9 +208,9 @@ Result<std::string> ExplainText(std::string_view json) {
 }
 
 Result<std::string> ExplainTrace(std::string_view json) {
-  return ParsedUpdates(json, [](const JsonValue& updates) {
+  return ParsedUpdates(json, [](const Json& updates) {
     Trace trace;
-    for (const JsonValue& update : updates) trace.Add(update);
+    for (const Json& update : updates) trace.Add(update);
     return trace.Text() + "\n";
   });
 }

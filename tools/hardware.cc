@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "base/strings.h"
 #include "tools/output.h"
@@ -93,41 +94,32 @@ std::string NodesText(const Hardware& hardware) {
   return StrCat("\n", table.ToString());
 }
 
-void AddText(Json& json, std::string_view key, std::string_view text) {
-  json.Key(key);
-  text.empty() ? json.Null() : json.String(text);
+Json NumberOrNull(int number) { return number < 0 ? Json() : Json(number); }
+
+Json PortJson(const RdmaPort& port) {
+  return {{"name", port.name},
+          {"device", port.device},
+          {"port", port.port},
+          {"state", port.state},
+          {"link_layer", port.link_layer},
+          {"gbit_per_second", port.gbit_per_second > 0 ? Json(port.gbit_per_second) : Json()},
+          {"gid", TextOrNull(port.gid)},
+          {"gid_index", NumberOrNull(port.gid_index)},
+          {"interface", TextOrNull(port.interface)},
+          {"pci_address", TextOrNull(port.place.address())},
+          {"numa_node", NumberOrNull(port.place.node)},
+          {"used", port.refused.empty()},
+          {"reason", TextOrNull(port.refused)}};
 }
 
-void AddPlace(Json& json, const topology::Place& place) {
-  AddText(json, "pci_address", place.address());
-  json.Key("numa_node");
-  place.node < 0 ? json.Null() : json.Number(place.node);
-}
-
-void AddPort(Json& json, const RdmaPort& port) {
-  json.BeginObject().Key("name").String(port.name).Key("device").String(port.device);
-  json.Key("port").Number(port.port).Key("state").String(port.state);
-  json.Key("link_layer").String(port.link_layer).Key("gbit_per_second");
-  port.gbit_per_second > 0 ? json.Number(port.gbit_per_second) : json.Null();
-  AddText(json, "gid", port.gid);
-  json.Key("gid_index");
-  port.gid_index < 0 ? json.Null() : json.Number(port.gid_index);
-  AddText(json, "interface", port.interface);
-  AddPlace(json, port.place);
-  json.Key("used").Bool(port.refused.empty());
-  AddText(json, "reason", port.refused);
-  json.EndObject();
-}
-
-void AddTiers(Json& json, const Hardware& hardware, const std::vector<Tier>& tiers) {
-  json.Key("nics").BeginArray();
+Json TiersJson(const Hardware& hardware, const std::vector<Tier>& tiers) {
+  Json json = Json::array();
   for (const Tier& tier : tiers) {
-    json.BeginObject().Key("distance").String(ToString(tier.distance.nearness));
-    json.Key("names").BeginArray();
-    for (const size_t nic : tier.nics) json.String(hardware.ports[nic].name);
-    json.EndArray().EndObject();
+    Json names = Json::array();
+    for (const size_t nic : tier.nics) names.push_back(hardware.ports[nic].name);
+    json.push_back({{"distance", ToString(tier.distance.nearness)}, {"names", std::move(names)}});
   }
-  json.EndArray();
+  return json;
 }
 
 }  // namespace
@@ -146,33 +138,33 @@ std::string HardwareText(const std::vector<TransportCheck>& transports, const Ha
   return StrCat(table.ToString(), "\n", PortsText(hardware), "\n", GpusText(hardware), NodesText(hardware));
 }
 
-void AddHardware(Json& json, const std::vector<TransportCheck>& transports, const Hardware& hardware) {
-  json.Key("transport_checks").BeginArray();
-  for (const TransportCheck& one : transports) {
-    json.BeginObject().Key("name").String(one.name).Key("works").Bool(one.works.ok());
-    AddText(json, "reason", one.works.ok() ? "" : one.works.message());
-    json.EndObject();
-  }
-  json.EndArray().Key("rdma_ports").BeginArray();
-  for (const RdmaPort& port : hardware.ports) AddPort(json, port);
-  json.EndArray().Key("gpus").BeginArray();
+Json HardwareJson(const std::vector<TransportCheck>& transports, const Hardware& hardware) {
+  Json checks = Json::array();
+  for (const TransportCheck& one : transports)
+    checks.push_back({{"name", one.name},
+                      {"works", one.works.ok()},
+                      {"reason", TextOrNull(one.works.ok() ? "" : one.works.message())}});
+  Json ports = Json::array();
+  for (const RdmaPort& port : hardware.ports) ports.push_back(PortJson(port));
+  Json gpus = Json::array();
   const auto to_gpus = hardware.NearestToGpus();
   for (size_t i = 0; i < hardware.gpus.size(); ++i) {
     const topology::Gpu& gpu = hardware.gpus[i];
-    json.BeginObject().Key("vendor").String(gpu.vendor).Key("vendor_id").String(HexText(gpu.vendor_id));
-    json.Key("device_id").String(HexText(gpu.device_id));
-    AddPlace(json, gpu.place);
-    AddTiers(json, hardware, to_gpus[i]);
-    json.EndObject();
+    gpus.push_back({{"vendor", gpu.vendor},
+                    {"vendor_id", HexText(gpu.vendor_id)},
+                    {"device_id", HexText(gpu.device_id)},
+                    {"pci_address", TextOrNull(gpu.place.address())},
+                    {"numa_node", NumberOrNull(gpu.place.node)},
+                    {"nics", TiersJson(hardware, to_gpus[i])}});
   }
-  json.EndArray().Key("numa_nodes").BeginArray();
+  Json nodes = Json::array();
   const auto to_nodes = hardware.NearestToNodes();
-  for (size_t i = 0; i < hardware.nodes.size(); ++i) {
-    json.BeginObject().Key("node").Number(hardware.nodes[i]);
-    AddTiers(json, hardware, to_nodes[i]);
-    json.EndObject();
-  }
-  json.EndArray();
+  for (size_t i = 0; i < hardware.nodes.size(); ++i)
+    nodes.push_back({{"node", hardware.nodes[i]}, {"nics", TiersJson(hardware, to_nodes[i])}});
+  return {{"transport_checks", std::move(checks)},
+          {"rdma_ports", std::move(ports)},
+          {"gpus", std::move(gpus)},
+          {"numa_nodes", std::move(nodes)}};
 }
 
 }  // namespace weightcast::tools

@@ -21,8 +21,7 @@ std::vector<TransportCheck> CheckTransports(const Settings& settings, const topo
 
 /// Tables for a person: transports, RDMA ports, GPUs and the NICs that are nearest to them.
 std::string HardwareText(const std::vector<TransportCheck>& transports, const topology::Hardware& hardware);
-/// The same as members of an object.
-void AddHardware(Json& json, const std::vector<TransportCheck>& transports,
-                 const topology::Hardware& hardware);
+/// The same as an object.
+Json HardwareJson(const std::vector<TransportCheck>& transports, const topology::Hardware& hardware);
 
 }  // namespace weightcast::tools

@@ -76,12 +76,11 @@ class InferenceCommand : public Command {
     options.world_size = static_cast<uint32_t>(world_size_);
     options.model = model_;
     options.patient = true;
-    json_.BeginObject().Key("engine").String(output_.engine).Key("rank").Number(rank_);
-    json_.Key("versions").BeginArray();
+    json_ = {{"engine", output_.engine}, {"rank", rank_}, {"versions", Json::array()}};
     Status status = Attend(context, std::move(options), memory);
     // Being asked to end is how a rank that stays ends well.
     if (!status.ok() && !(StopSignal() != 0 && versions_ == 0)) return status;
-    return context.json ? Print(json_.EndArray().EndObject().Line()) : Status::Ok();
+    return context.json ? Print(JsonLine(json_)) : Status::Ok();
   }
 
  private:
@@ -155,8 +154,8 @@ class InferenceCommand : public Command {
       kept = status.ok() ? (output_.folder / output_.engine / ToString(version)).string() : "not written";
     }
     if (!context.json) return Print(StrCat("version ", ToString(version), ": ", kept, "\n"));
-    json_.BeginObject().Key("version").Number(version.number).Key("run").Number(version.run);
-    json_.Key("place").String(kept).Key("waited_seconds").Number(waited).EndObject();
+    json_["versions"].push_back(
+        {{"version", version.number}, {"run", version.run}, {"place", kept}, {"waited_seconds", waited}});
     return Status::Ok();
   }
 

@@ -41,23 +41,26 @@ std::string AsText(const Machine& machine) {
 }
 
 std::string AsJson(const Machine& machine) {
-  Json json;
-  json.BeginObject().Key("weightcast").String(LibraryVersion()).Key("host").String(machine.host);
-  json.Key("kernel").String(machine.kernel).Key("cpu").String(machine.cpu).Key("cpus").Number(machine.cpus);
-  json.Key("memory_bytes").Number(machine.memory_bytes);
-  json.Key("memory_available_bytes").Number(machine.memory_available_bytes);
-  json.Key("descriptor_limit").Number(machine.descriptor_limit).Key("transports").BeginArray();
-  for (const auto& transport : machine.transports) json.String(transport);
-  json.EndArray().Key("memfd").Bool(machine.memfd.ok());
-  json.Key("cross_process_copy").Bool(machine.cross_process_copy.ok()).Key("addresses").BeginArray();
-  for (const auto& one : machine.addresses) {
-    json.BeginObject().Key("interface").String(one.interface).Key("address").String(one.address);
-    json.Key("mbit_per_second").Number(one.mbit_per_second).Key("mtu").Number(one.mtu).EndObject();
-  }
-  json.EndArray();
-  AddHardware(json, machine.transport_checks, machine.hardware);
-  AddCuda(json, machine.cuda);
-  return json.EndObject().Line();
+  Json json{{"weightcast", LibraryVersion()},
+            {"host", machine.host},
+            {"kernel", machine.kernel},
+            {"cpu", machine.cpu},
+            {"cpus", machine.cpus},
+            {"memory_bytes", machine.memory_bytes},
+            {"memory_available_bytes", machine.memory_available_bytes},
+            {"descriptor_limit", machine.descriptor_limit},
+            {"transports", machine.transports},
+            {"memfd", machine.memfd.ok()},
+            {"cross_process_copy", machine.cross_process_copy.ok()},
+            {"addresses", Json::array()}};
+  for (const auto& one : machine.addresses)
+    json["addresses"].push_back({{"interface", one.interface},
+                                 {"address", one.address},
+                                 {"mbit_per_second", one.mbit_per_second},
+                                 {"mtu", one.mtu}});
+  json.update(HardwareJson(machine.transport_checks, machine.hardware));
+  json["cuda"] = CudaJson(machine.cuda);
+  return JsonLine(json);
 }
 
 class InfoCommand : public Command {

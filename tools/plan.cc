@@ -168,48 +168,42 @@ class PlanCommand : public Command {
   std::string AsJson(const Inputs& inputs, const plan::Plan& plan, plan::Strategy strategy,
                      double plan_seconds, double verify_seconds) const {
     const plan::PlanReport& report = plan.report;
-    const auto list = [](Json& json, std::string_view key, const std::vector<int64_t>& values) {
-      json.Key(key).BeginArray();
-      for (const int64_t value : values) json.Number(value);
-      json.EndArray();
-    };
-    Json json;
-    json.BeginObject().Key("trainers").Number(inputs.trainers.ranks());
-    json.Key("inference").Number(inputs.inference.ranks()).Key("strategy").String(NameOf(strategy));
-    json.Key("tensors").Number(inputs.inference.tensors()).Key("routes").Number(report.routes);
-    json.Key("bytes").Number(report.total_bytes);
-    list(json, "sender_bytes", report.sender_bytes);
-    list(json, "receiver_bytes", report.receiver_bytes);
-    json.Key("sender_imbalance").Number(report.sender_imbalance);
-    json.Key("lower_bound_bytes").Number(report.lower_bound_bytes);
-    json.Key("makespan_bytes").Number(report.makespan_bytes);
-    json.Key("plan_seconds").Number(plan_seconds).Key("verify_seconds").Number(verify_seconds);
-    if (shown_routes_ > 0) {
-      json.Key("first_routes").BeginArray();
-      for (int64_t i = 0; i < std::min(shown_routes_, plan.table.size()); ++i) {
-        const plan::Route route = plan.table.At(i);
-        json.BeginObject().Key("trainer").Number(route.src_rank).Key("inference").Number(route.dst_rank);
-        json.Key("tensor").String(inputs.trainers.tensor(route.src_tensor).name);
-        json.Key("box").String(ToString(route.src_box)).EndObject();
-      }
-      json.EndArray();
+    Json json{{"trainers", inputs.trainers.ranks()},
+              {"inference", inputs.inference.ranks()},
+              {"strategy", NameOf(strategy)},
+              {"tensors", inputs.inference.tensors()},
+              {"routes", report.routes},
+              {"bytes", report.total_bytes},
+              {"sender_bytes", report.sender_bytes},
+              {"receiver_bytes", report.receiver_bytes},
+              {"sender_imbalance", report.sender_imbalance},
+              {"lower_bound_bytes", report.lower_bound_bytes},
+              {"makespan_bytes", report.makespan_bytes},
+              {"plan_seconds", plan_seconds},
+              {"verify_seconds", verify_seconds}};
+    if (shown_routes_ > 0) json["first_routes"] = Json::array();
+    for (int64_t i = 0; i < std::min(shown_routes_, plan.table.size()); ++i) {
+      const plan::Route route = plan.table.At(i);
+      json["first_routes"].push_back({{"trainer", route.src_rank},
+                                      {"inference", route.dst_rank},
+                                      {"tensor", inputs.trainers.tensor(route.src_tensor).name},
+                                      {"box", ToString(route.src_box)}});
     }
-    return json.EndObject().Line();
+    return JsonLine(json);
   }
 
   Status ShowTable(const Context& context) const {
     WC_ASSIGN_OR_RETURN(const std::string bytes, checkpoint::ReadTextFile(read_file_, plan::kMaxTableBytes));
     WC_ASSIGN_OR_RETURN(const plan::RankTable table, InFile(read_file_, plan::DecodeRankTable(bytes)));
     const bool trainer = table.role == plan::RankTable::Role::kTrainer;
-    if (context.json) {
-      Json json;
-      json.BeginObject().Key("role").String(trainer ? "trainer" : "inference").Key("rank").Number(table.rank);
-      json.Key("epoch").Number(table.epoch).Key("trainers").Number(table.source_ranks);
-      json.Key("inference").Number(table.destination_ranks);
-      json.Key("routes").Number(uint64_t{table.routes.size()}).Key("peers").BeginArray();
-      for (const int peer : table.peers) json.Number(peer);
-      return Print(json.EndArray().EndObject().Line());
-    }
+    if (context.json)
+      return Print(JsonLine({{"role", trainer ? "trainer" : "inference"},
+                             {"rank", table.rank},
+                             {"epoch", table.epoch},
+                             {"trainers", table.source_ranks},
+                             {"inference", table.destination_ranks},
+                             {"routes", table.routes.size()},
+                             {"peers", table.peers}}));
     Table routes({"slot", trainer ? "to" : "from", "tensor", "box", "shape"});
     for (const auto& route : table.routes) {
       const auto& shard = table.source_shards[route.src_shard];

@@ -31,9 +31,8 @@ class TokenCommand : public Command {
     member.engine = engine_;
     WC_ASSIGN_OR_RETURN(const stream::RoleToken made, stream::RoleToken::Derive(master, member));
     const std::string text(made.Print().bytes());
-    Json json;
-    json.BeginObject().Key("role").String(stream::MemberText(member)).Key("token").String(text).EndObject();
-    return Print(context.json ? json.Line() : StrCat(text, "\n"));
+    return Print(context.json ? JsonLine({{"role", stream::MemberText(member)}, {"token", text}})
+                              : StrCat(text, "\n"));
   }
 
  private:

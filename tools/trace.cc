@@ -38,15 +38,16 @@ std::string TraceText(const protocol::Trace& trace) {
 std::string TraceJson(const protocol::Trace& trace) {
   std::string out;
   uint64_t place = trace.first;
-  for (const auto& message : trace.messages) {
-    Json json;
-    json.BeginObject().Key("place").Number(place++).Key("microseconds").Number(message.microseconds);
-    json.Key("model").String(message.model).Key("worker").String(ToString(message.worker));
-    json.Key("from").String(message.received ? "worker" : "controller");
-    json.Key("number").Number(message.number).Key("bytes").Number(message.bytes);
-    json.Key("name").String(message.name).Key("fields").String(message.fields);
-    out += json.EndObject().Line();
-  }
+  for (const auto& message : trace.messages)
+    out += JsonLine({{"place", place++},
+                     {"microseconds", message.microseconds},
+                     {"model", message.model},
+                     {"worker", ToString(message.worker)},
+                     {"from", message.received ? "worker" : "controller"},
+                     {"number", message.number},
+                     {"bytes", message.bytes},
+                     {"name", message.name},
+                     {"fields", message.fields}});
   return out;
 }
 

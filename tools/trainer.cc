@@ -87,11 +87,11 @@ class TrainerCommand : public Command {
     options.world_size = static_cast<uint32_t>(world_size_);
     options.model = model_;
     options.patient = true;
-    json_.BeginObject().Key("rank").Number(rank_).Key("versions").BeginArray();
+    json_ = {{"rank", rank_}, {"versions", Json::array()}};
     Status status = Attend(context, std::move(options), folders, std::move(found));
     // Being asked to end is how a trainer that stays ends well.
     if (!status.ok() && !(StopSignal() != 0 && exit_after_ == 0)) return status;
-    return context.json ? Print(json_.EndArray().EndObject().Line()) : Status::Ok();
+    return context.json ? Print(JsonLine(json_)) : Status::Ok();
   }
 
  private:
@@ -197,11 +197,14 @@ class TrainerCommand : public Command {
                           Fixed(stats.seconds, 3), " s, ", Fixed(rate, 2), " GB/s (", found.path.string(),
                           ")\n"));
     }
-    json_.BeginObject().Key("version").Number(found.version).Key("path").String(found.path.string());
-    json_.Key("bytes").Number(stats.bytes).Key("seconds").Number(stats.seconds).Key("gb_per_s").Number(rate);
-    json_.Key("engines").BeginArray();
-    for (const EngineStats& engine : stats.engines) json_.String(engine.engine);
-    json_.EndArray().EndObject();
+    Json engines = Json::array();
+    for (const EngineStats& engine : stats.engines) engines.push_back(engine.engine);
+    json_["versions"].push_back({{"version", found.version},
+                                 {"path", found.path.string()},
+                                 {"bytes", stats.bytes},
+                                 {"seconds", stats.seconds},
+                                 {"gb_per_s", rate},
+                                 {"engines", std::move(engines)}});
     return Status::Ok();
   }
 

@@ -61,38 +61,53 @@ std::string ModelText(const protocol::ModelView& model) {
   return out;
 }
 
-void AddVersion(Json& json, const Version& version) {
-  json.Key("version").BeginObject().Key("run").Number(version.run).Key("number").Number(version.number);
-  json.Key("label").String(version.label).EndObject();
+Json VersionJson(const Version& version) {
+  return {{"run", version.run}, {"number", version.number}, {"label", version.label}};
 }
 
-void AddEngines(Json& json, const protocol::ModelView& model) {
-  json.Key("engines").BeginArray();
-  for (const auto& engine : model.engines) {
-    json.BeginObject().Key("name").String(engine.name).Key("state").String(protocol::NameOf(engine.state));
-    AddVersion(json, engine.version);
-    json.Key("ranks").Number(engine.ranks).Key("last_error").String(engine.last_error);
-    json.Key("control").String(engine.control).EndObject();
-  }
-  json.EndArray();
+Json EngineJson(const protocol::EngineView& engine) {
+  return {{"name", engine.name},
+          {"state", protocol::NameOf(engine.state)},
+          {"version", VersionJson(engine.version)},
+          {"ranks", engine.ranks},
+          {"last_error", engine.last_error},
+          {"control", engine.control}};
 }
 
-void AddWorkers(Json& json, const protocol::ModelView& model) {
-  json.Key("workers").BeginArray();
-  for (const auto& worker : model.workers) {
-    json.BeginObject().Key("name").String(ToString(worker.name));
-    json.Key("role").String(worker.name.role == protocol::Role::kTrainer ? "trainer" : "inference");
-    json.Key("engine").String(worker.name.engine).Key("rank").Number(worker.name.rank);
-    json.Key("host").String(worker.host).Key("alive").Bool(worker.alive);
-    json.Key("prepared").Bool(worker.prepared).Key("state").String(StateOf(worker));
-    AddVersion(json, worker.version);
-    json.Key("addresses").BeginArray();
-    for (const auto& address : worker.addresses) json.String(address);
-    json.EndArray().Key("connections").BeginArray();
-    for (const auto& connection : worker.connections) json.String(connection);
-    json.EndArray().EndObject();
-  }
-  json.EndArray();
+Json WorkerJson(const protocol::WorkerView& worker) {
+  return {{"name", ToString(worker.name)},
+          {"role", worker.name.role == protocol::Role::kTrainer ? "trainer" : "inference"},
+          {"engine", worker.name.engine},
+          {"rank", worker.name.rank},
+          {"host", worker.host},
+          {"alive", worker.alive},
+          {"prepared", worker.prepared},
+          {"state", StateOf(worker)},
+          {"version", VersionJson(worker.version)},
+          {"addresses", worker.addresses},
+          {"connections", worker.connections}};
+}
+
+Json ModelJson(const protocol::ModelView& model) {
+  Json json{{"model", model.model},
+            {"phase", model.phase},
+            {"epoch", model.epoch},
+            {"update", model.update.sequence},
+            {"version", VersionJson(model.version)},
+            {"last_error", model.last_error}};
+  for (const char* list : {"engines", "workers", "senders", "routes"}) json[list] = Json::array();
+  for (const auto& engine : model.engines) json["engines"].push_back(EngineJson(engine));
+  for (const auto& worker : model.workers) json["workers"].push_back(WorkerJson(worker));
+  for (const auto& sender : model.senders)
+    json["senders"].push_back(
+        {{"name", ToString(sender.name)}, {"bytes", sender.bytes}, {"seconds", sender.seconds}});
+  for (const auto& route : model.routes)
+    json["routes"].push_back({{"sender", ToString(route.sender)},
+                              {"engine", route.receiver.engine},
+                              {"rank", route.receiver.rank},
+                              {"bytes", route.bytes},
+                              {"seconds", route.seconds}});
+  return json;
 }
 
 }  // namespace
@@ -105,30 +120,9 @@ std::string ViewText(const protocol::ClusterView& view) {
 }
 
 std::string ViewJson(const protocol::ClusterView& view) {
-  Json json;
-  json.BeginObject().Key("job").String(view.job).Key("term").Number(view.term.number);
-  json.Key("models").BeginArray();
-  for (const auto& model : view.models) {
-    json.BeginObject().Key("model").String(model.model).Key("phase").String(model.phase);
-    json.Key("epoch").Number(model.epoch).Key("update").Number(model.update.sequence);
-    AddVersion(json, model.version);
-    json.Key("last_error").String(model.last_error);
-    AddEngines(json, model);
-    AddWorkers(json, model);
-    json.Key("senders").BeginArray();
-    for (const auto& sender : model.senders) {
-      json.BeginObject().Key("name").String(ToString(sender.name)).Key("bytes").Number(sender.bytes);
-      json.Key("seconds").Number(sender.seconds).EndObject();
-    }
-    json.EndArray().Key("routes").BeginArray();
-    for (const auto& route : model.routes) {
-      json.BeginObject().Key("sender").String(ToString(route.sender));
-      json.Key("engine").String(route.receiver.engine).Key("rank").Number(route.receiver.rank);
-      json.Key("bytes").Number(route.bytes).Key("seconds").Number(route.seconds).EndObject();
-    }
-    json.EndArray().EndObject();
-  }
-  return json.EndArray().EndObject().Line();
+  Json json{{"job", view.job}, {"term", view.term.number}, {"models", Json::array()}};
+  for (const auto& model : view.models) json["models"].push_back(ModelJson(model));
+  return JsonLine(json);
 }
 
 }  // namespace weightcast::tools

@@ -54,26 +54,20 @@ std::optional<uint64_t> Pauses(const PerQuantity<uint64_t>& counts) {
 }
 
 void AddCounts(Json& json, const PerQuantity<uint64_t>& counts) {
-  for (size_t i = 0; i < kQuantities; ++i) {
-    json.Key(kNames[i]);
-    counts.at(i) ? json.Number(*counts.at(i)) : json.Null();
-  }
+  for (size_t i = 0; i < kQuantities; ++i) json[kNames[i]] = counts.at(i) ? Json(*counts.at(i)) : Json();
 }
 
-void AddDevices(Json& json, const std::vector<Change>& changes) {
-  json.Key("devices").BeginArray();
+Json DevicesJson(const std::vector<Change>& changes) {
+  Json devices = Json::array();
   for (const Change& change : changes) {
-    json.BeginObject().Key("name").String(change.device).Key("kind").String(NameOf(change.kind));
-    AddCounts(json, change.counts);
-    json.EndObject();
+    Json& device = devices.emplace_back(Json{{"name", change.device}, {"kind", NameOf(change.kind)}});
+    AddCounts(device, change.counts);
   }
-  json.EndArray();
+  return devices;
 }
 
-void AddNotes(Json& json, const std::vector<std::string>& notes) {
-  json.Key("notes").BeginArray();
-  for (const std::string& note : notes) json.String(note);
-  json.EndArray();
+Json StepJson(const Step& step) {
+  return {{"name", step.name}, {"seconds", step.seconds}, {"devices", DevicesJson(step.changes)}};
 }
 
 std::vector<std::string> Row(const Step& step, const std::vector<DeviceSummary>& devices) {
@@ -173,11 +167,8 @@ std::string RateLines(const std::vector<Change>& changes, double seconds, const 
 
 std::string RateJson(const std::vector<Change>& changes, double seconds, double unix_time,
                      const std::vector<std::string>& notes) {
-  Json json;
-  json.BeginObject().Key("time").Number(unix_time).Key("seconds").Number(seconds);
-  AddDevices(json, changes);
-  AddNotes(json, notes);
-  return json.EndObject().Line();
+  return JsonLine(
+      {{"time", unix_time}, {"seconds", seconds}, {"devices", DevicesJson(changes)}, {"notes", notes}});
 }
 
 std::string StepText(const counters::StepLog& log) {
@@ -204,27 +195,21 @@ std::string StepText(const counters::StepLog& log) {
 }
 
 std::string StepJson(const counters::StepLog& log, int exit_code, const std::vector<std::string>& notes) {
-  Json json;
-  json.BeginObject().Key("exit_code").Number(exit_code).Key("steps").BeginArray();
-  const auto add = [&json](const Step& step) {
-    json.BeginObject().Key("name").String(step.name).Key("seconds").Number(step.seconds);
-    AddDevices(json, step.changes);
-    json.EndObject();
-  };
-  for (const Step& step : log.steps()) add(step);
-  json.EndArray().Key("rest");
-  add(log.rest());
-  json.Key("devices").BeginArray();
+  Json steps = Json::array();
+  for (const Step& step : log.steps()) steps.push_back(StepJson(step));
+  Json devices = Json::array();
   for (const DeviceSummary& one : Summarize(log)) {
-    json.BeginObject().Key("name").String(one.device).Key("kind").String(NameOf(one.kind));
-    json.Key("median_sent_bytes").Number(one.median_sent);
-    json.Key("median_received_bytes").Number(one.median_received);
-    AddCounts(json, one.totals);
-    json.EndObject();
+    Json& device = devices.emplace_back(Json{{"name", one.device},
+                                             {"kind", NameOf(one.kind)},
+                                             {"median_sent_bytes", one.median_sent},
+                                             {"median_received_bytes", one.median_received}});
+    AddCounts(device, one.totals);
   }
-  json.EndArray();
-  AddNotes(json, notes);
-  return json.EndObject().Line();
+  return JsonLine({{"exit_code", exit_code},
+                   {"steps", std::move(steps)},
+                   {"rest", StepJson(log.rest())},
+                   {"devices", std::move(devices)},
+                   {"notes", notes}});
 }
 
 }  // namespace weightcast::tools
