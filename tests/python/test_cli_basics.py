@@ -41,11 +41,13 @@ def test_help_has_an_example_and_every_setting(command):
     assert "--json" in result.stdout
 
 
-def test_top_help_lists_every_command_but_the_hidden_one():
+def test_help_lists_every_command_but_the_hidden_ones():
     text = run("--help").stdout
     for command in COMMANDS:
         assert f"\n  {command[0]} " in text
     assert "demo-worker" not in text
+    listed = re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.MULTILINE)
+    assert set(listed) & {"p2p", "update", "plan", "floor", "connect", "register"} == {"p2p", "update", "plan"}
 
 
 def test_version():

@@ -30,6 +30,7 @@ class BenchConnectCommand : public Command {
     return "  weightcast bench connect                                  32 x 32 connections, each way\n"
            "  weightcast bench connect --processes 16 --transports tcp\n";
   }
+  bool hidden() const override { return true; }
   void Declare(Flags& flags) override {
     flags.Add("--processes", all_.processes, 2, kMostProcesses,
               "One half listens, and each of the other half connects to all of these");

@@ -20,6 +20,7 @@ class BenchFloorCommand : public Command {
     return "  weightcast bench floor\n"
            "  weightcast bench floor --what cross,socket --sizes 64K,1M,16M\n";
   }
+  bool hidden() const override { return true; }
   void Declare(Flags& flags) override {
     flags.AddList("--what", what_, "NAMES",
                   "memcpy; stream: non-temporal; cross: process_vm_writev; cross-huge: into huge pages; "

@@ -24,6 +24,7 @@ class BenchRegisterCommand : public Command {
            "controller\n"
            "  weightcast bench register --engines 16 --trainer-layout fsdp\n";
   }
+  bool hidden() const override { return true; }
   void Declare(Flags& flags) override {
     Cluster& cluster = case_.cluster;
     flags.Add("--trainers", cluster.trainers, 1, kMostWorkers, "Simulated trainers");
