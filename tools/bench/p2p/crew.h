@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/bench/channel.h"
 #include "tools/bench/p2p/measure.h"
 #include "tools/bench/p2p/messages.h"
 #include "weightcast/status.h"

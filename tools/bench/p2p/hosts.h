@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "tools/bench/p2p/messages.h"
+#include "tools/bench/channel.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 

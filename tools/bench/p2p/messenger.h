@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "p2p/engine.h"
+#include "tools/bench/p2p/messages.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 
@@ -26,13 +27,17 @@ class P2pMessenger {
   /// What the other party's Meet needs.
   [[nodiscard]] std::string metadata() const { return p2p::Encode(engine_->metadata()); }
   Status Meet(std::string_view metadata);
-  Result<uint64_t> Send(std::span<const MessagePiece> pieces) const;
-  Result<uint64_t> Receive(std::span<const MessagePiece> pieces) const;
-  Status Wait(uint64_t operation) const;
+  /// One message after the other, which a first one wakes. PartyTimes, encoded.
+  [[nodiscard]] Result<std::string> RunSends(const PartyWork& work) const;
+  /// Some are posted ahead, as those do who want speed. Returns nothing.
+  [[nodiscard]] Result<std::string> RunReceives(const PartyWork& work) const;
 
  private:
   P2pMessenger(std::unique_ptr<p2p::Engine> engine, std::span<std::byte> memory)
       : engine_(std::move(engine)), bytes_(memory) {}
+  Result<uint64_t> Send(std::span<const MessagePiece> pieces) const;
+  Result<uint64_t> Receive(std::span<const MessagePiece> pieces) const;
+  Status Wait(uint64_t operation) const;
   [[nodiscard]] std::vector<p2p::Local> LocalsOf(std::span<const MessagePiece> pieces) const;
 
   std::unique_ptr<p2p::Engine> engine_;

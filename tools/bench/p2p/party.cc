@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/strings.h"
 #include "tools/bench/p2p/memory.h"
+#include "tools/bench/p2p/messages.h"
 #include "tools/bench/p2p/messenger.h"
 #include "tools/bench/pinning.h"
 #include "weightcast/endpoint.h"
@@ -23,11 +23,8 @@ constexpr uint64_t kMaxPieces = uint64_t{1} << 22;  ///< Of a round.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 constexpr uint64_t kWakeBytes = 4096;  ///< At the end of the memory: two pings, and what is not measured.
 constexpr Duration kPong = std::chrono::seconds(10);  ///< By then a ping or a signal is answered.
-constexpr uint64_t kReceivesAhead = 16;               ///< Fewer than a connection has grants.
 constexpr double kMeetSeconds = 60;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
-
-int64_t Now() { return Clock::now().time_since_epoch().count(); }
 
 /// The connection that a peer opens.
 class Arrival {
@@ -77,8 +74,8 @@ class Party {
     }
     WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeWork(message));
     WC_RETURN_IF_ERROR(Accept(work));
-    if (ask == Ask::kRun && work.op == "send") return RunSends(work);
-    if (ask == Ask::kRun && work.op == "recv") return RunReceives(work);
+    if (ask == Ask::kRun && work.op == "send") return messenger_->RunSends(work);
+    if (ask == Ask::kRun && work.op == "recv") return messenger_->RunReceives(work);
     if (ask == Ask::kRun && (work.op == "ping" || work.op == "pong")) return RunPings(work);
     if (ask == Ask::kRun && (work.op == "signal" || work.op == "echo")) return RunSignals(work);
     if (ask == Ask::kRun) return Run(work);
@@ -195,13 +192,13 @@ class Party {
     // Both sides were asleep: what is measured is a transfer among others.
     const Piece wake = PieceAt(memory_.bytes().size() - 64, memory_.bytes().size() - 64, 8);
     WC_RETURN_IF_ERROR(TransferOnce(work.op, {&wake, 1}));
-    while (Now() < work.start && work.start - Now() < kLongestWaitNs) {
+    while (NowNanoseconds() < work.start && work.start - NowNanoseconds() < kLongestWaitNs) {
     }
-    int64_t last = times.begin = Now();
+    int64_t last = times.begin = NowNanoseconds();
     for (uint64_t repeat = 0; repeat < work.repeats; ++repeat) {
       for (const auto& pieces : transfers) {
         WC_RETURN_IF_ERROR(TransferOnce(work.op, pieces));
-        const int64_t now = Now();
+        const int64_t now = NowNanoseconds();
         times.transfers.push_back(now - last);
         last = now;
       }
@@ -217,7 +214,7 @@ class Party {
     const Piece piece = PieceAt(out, in, work.piece_bytes);
     const bool first = work.op == "ping";
     PartyTimes times;
-    int64_t last = times.begin = Now();
+    int64_t last = times.begin = NowNanoseconds();
     for (uint64_t i = 0; i < work.repeats * work.slots; ++i) {
       ++pings_;
       if (!first) WC_RETURN_IF_ERROR(AwaitPing(in + work.piece_bytes));
@@ -226,7 +223,7 @@ class Party {
       WC_RETURN_IF_ERROR(TransferOnce("write", {&piece, 1}));
       if (!first) continue;
       WC_RETURN_IF_ERROR(AwaitPing(in + work.piece_bytes));
-      const int64_t now = Now();
+      const int64_t now = NowNanoseconds();
       times.transfers.push_back((now - last) / 2);
       last = now;
     }
@@ -243,7 +240,7 @@ class Party {
     WC_ASSIGN_OR_RETURN(const GrantName theirs, TradeGrants(ours));
     const bool first = work.op == "signal";
     PartyTimes times;
-    int64_t last = times.begin = Now();
+    int64_t last = times.begin = NowNanoseconds();
     std::optional<Transfer> write;
     for (uint32_t i = 0; i < count; ++i) {
       if (!first) WC_RETURN_IF_ERROR(connection_->WaitGrant(ours, i + 1, Clock::now() + kPong));
@@ -252,7 +249,7 @@ class Party {
       WC_ASSIGN_OR_RETURN(write, connection_->Write({&piece, 1}, {.grant = theirs, .signal = i}));
       if (!first) continue;
       WC_RETURN_IF_ERROR(connection_->WaitGrant(ours, i + 1, Clock::now() + kPong));
-      const int64_t now = Now();
+      const int64_t now = NowNanoseconds();
       times.transfers.push_back((now - last) / 2);
       last = now;
     }
@@ -296,48 +293,6 @@ class Party {
     return {Code::kTimedOut,
             "the benchmark's other process does not answer a write within the time limit; run it where cores "
             "are idle"};
-  }
-
-  static std::vector<MessagePiece> MessageOf(const PartyWork& work, uint64_t begin, uint64_t slot) {
-    std::vector<MessagePiece> pieces;
-    for (uint64_t i = 0; i < work.iovs; ++i)
-      pieces.push_back({begin + slot * work.stride() + 2 * i * work.piece_bytes, work.piece_bytes});
-    return pieces;
-  }
-
-  Result<std::string> RunSends(const PartyWork& work) const {
-    PartyTimes times;
-    const MessagePiece wake{memory_.bytes().size() - 64, 8};
-    WC_ASSIGN_OR_RETURN(const uint64_t first, messenger_->Send({&wake, 1}));
-    WC_RETURN_IF_ERROR(messenger_->Wait(first));
-    int64_t last = times.begin = Now();
-    for (uint64_t i = 0; i < work.repeats * work.slots; ++i) {
-      WC_ASSIGN_OR_RETURN(const uint64_t send, messenger_->Send(MessageOf(work, work.from, i % work.slots)));
-      WC_RETURN_IF_ERROR(messenger_->Wait(send));
-      const int64_t now = Now();
-      times.transfers.push_back(now - last);
-      last = now;
-    }
-    times.end = last;
-    return Encode(times);
-  }
-
-  /// Some are posted ahead, as those do who want speed.
-  Result<std::string> RunReceives(const PartyWork& work) const {
-    const MessagePiece wake{memory_.bytes().size() - 64, 8};
-    WC_ASSIGN_OR_RETURN(const uint64_t first, messenger_->Receive({&wake, 1}));
-    const uint64_t all = work.repeats * work.slots;
-    std::deque<uint64_t> posted{first};
-    for (uint64_t i = 0; i < all || !posted.empty();) {
-      for (; i < all && posted.size() < kReceivesAhead; ++i) {
-        WC_ASSIGN_OR_RETURN(const uint64_t next,
-                            messenger_->Receive(MessageOf(work, work.to, i % work.slots)));
-        posted.push_back(next);
-      }
-      WC_RETURN_IF_ERROR(messenger_->Wait(posted.front()));
-      posted.pop_front();
-    }
-    return std::string();
   }
 
   Settings settings_;

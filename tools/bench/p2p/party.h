@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tools/bench/p2p/messages.h"
+#include "tools/bench/channel.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 
