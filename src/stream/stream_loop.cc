@@ -6,9 +6,9 @@
 #include <array>
 #include <cassert>
 
-#include "base/half_open.h"
 #include "base/log.h"
 #include "base/out_of_memory.h"
+#include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
 
@@ -22,6 +22,14 @@ constexpr auto kLinger = std::chrono::seconds(2);
 constexpr size_t kEventsAtOnce = 256;
 /// What a stranger's socket was given is too small for a stream.
 constexpr int kReceiveBuffer = 512 << 10;
+
+/// Connections that may wait for their handshake beside so many streams: all of a large job come at once.
+size_t MostWaiting(size_t streams) {
+  const size_t limit = DescriptorLimit();
+  const size_t of_streams = limit - limit / 4;
+  const size_t free = of_streams - std::min(of_streams, streams);
+  return std::clamp<size_t>(free, std::clamp<size_t>(limit / 8, 16, 4096), 16384);
+}
 
 }  // namespace
 
@@ -108,7 +116,7 @@ Status StreamLoop::Begin(std::shared_ptr<const ServerKeys> keys, Duration patien
   WC_ASSIGN_OR_RETURN(handshakes_,
                       Handshakes::Create({.keys = std::move(keys),
                                           .most = most_handshakes,
-                                          .most_waiting = HalfOpen::Most(),
+                                          .most_waiting = MostWaiting(0),
                                           .most_queued = most_queued_,
                                           .patience = patience,
                                           .on_proven = [this](auto proven) { Open(std::move(proven)); },
@@ -176,6 +184,7 @@ void StreamLoop::Open(Handshakes::Proven proven) {
   stream->watched = true;
   stream->interest = EPOLLIN;
   streams_.emplace(id, stream);
+  handshakes_->LimitWaiting(MostWaiting(streams_.size()));
   stream->MarkDirty();  // The proof.
   handlers_.on_open(stream);
   if (stream->connection->HasFrame()) stream->MarkReady();
@@ -297,6 +306,7 @@ void StreamLoop::Drop(const StreamPtr& stream, const Status& reason) {
   stream->connection->End();
   if (stream->watched) poller_.Remove(stream->connection->fd());
   streams_.erase(stream->id);
+  handshakes_->LimitWaiting(MostWaiting(streams_.size()));
   stream->connection.reset();
   handlers_.on_closed(stream, reason);
 }
