@@ -1,12 +1,13 @@
-# weightcast_folder(NAME [COLD [BUT file...]] [DEPENDS folder...] [LIBRARIES target...])
+# weightcast_folder(NAME [COLD [BUT file...] | SMALL file...] [DEPENDS folder...] [LIBRARIES target...])
 #
 # One static library `weightcast_<name>` from every .cc below the current folder that has no
 # CMakeLists.txt of its own. DEPENDS are folders of the house (public: their headers appear in
 # ours); LIBRARIES are third-party targets and stay private, so that heavy headers do not spread.
 # COLD: nothing in the folder runs for each transfer, piece or message of a stream, so the release build makes it
 # small rather than fast (weightcast_cold). BUT: these files are made fast all the same, each compiled alone.
+# SMALL: these alone are made small.
 function(weightcast_folder name)
-  cmake_parse_arguments(ARG "COLD" "" "BUT;DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "BUT;SMALL;DEPENDS;LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   file(GLOB headers CONFIGURE_DEPENDS *.h)
   set(target weightcast_${name})
@@ -28,13 +29,14 @@ function(weightcast_folder name)
     target_link_libraries(${target} PRIVATE weightcast_flags ${ARG_LIBRARIES})
     if(ARG_COLD)
       weightcast_cold(${target})
-      foreach(file IN LISTS ARG_BUT)
-        if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
-          message(FATAL_ERROR "${target}: BUT names ${file}, which is not there")
-        endif()
-      endforeach()
-      set_source_files_properties(${ARG_BUT} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:RelWithDebInfo,Release>:-O2>)
     endif()
+    foreach(file IN LISTS ARG_BUT ARG_SMALL)
+      if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+        message(FATAL_ERROR "${target}: BUT or SMALL names ${file}, which is not there")
+      endif()
+    endforeach()
+    set_source_files_properties(${ARG_BUT} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:RelWithDebInfo,Release>:-O2>)
+    set_source_files_properties(${ARG_SMALL} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:RelWithDebInfo,Release>:-Os>)
   endif()
 endfunction()
 

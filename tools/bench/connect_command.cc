@@ -77,8 +77,8 @@ class BenchConnectCommand : public Command {
     for (const ConnectTimes& one : results) {
       const auto [least, most] = std::minmax_element(one.together.begin(), one.together.end());
       table.Add({one.transport, Grouped(static_cast<uint64_t>(all_.connections())),
-                 Fixed(Median(one.together), 3), Fixed(*least, 3), Fixed(*most, 3),
-                 Fixed(Median(one.one) * 1e3, 2), Fixed(Quantile(one.one, 0.99) * 1e3, 2)});
+                 Decimal(Median(one.together), 3), Decimal(*least, 3), Decimal(*most, 3),
+                 Decimal(Median(one.one) * 1e3, 2), Decimal(Quantile(one.one, 0.99) * 1e3, 2)});
     }
     return StrCat(all_.connecting(), " processes connect to ", all_.listening(), ", ", all_.rounds,
                   " rounds; then one connection, ", one_.rounds, " times\n", table.ToString());

@@ -75,8 +75,8 @@ class BenchFloorCommand : public Command {
   static std::string AsText(const std::vector<FloorResult>& results) {
     Table table({"what", "bytes", "GB/s", "p50 us", "p99 us"});
     for (const FloorResult& one : results)
-      table.Add({one.what.what, Grouped(one.what.bytes), Fixed(one.gb_per_s, 2), Fixed(one.p50_us, 2),
-                 Fixed(one.p99_us, 2)});
+      table.Add({one.what.what, Grouped(one.what.bytes), Decimal(one.gb_per_s, 2), Decimal(one.p50_us, 2),
+                 Decimal(one.p99_us, 2)});
     return table.ToString();
   }
 

@@ -128,14 +128,14 @@ class BenchPlanCommand : public Command {
                              {"total_seconds", times.total()},
                              {"total_cpu_seconds", times.cpu}}));
     Table table({"step", "seconds"});
-    table.Add({"plan", Fixed(times.plan, 3)});
-    table.Add({"verify", Fixed(times.verify, 3)});
-    table.Add({"serialise", Fixed(times.serialise, 3)});
-    table.Add({"together", Fixed(times.total(), 3)});
-    table.Add({"of the core", Fixed(times.cpu, 3)});
+    table.Add({"plan", Decimal(times.plan, 3)});
+    table.Add({"verify", Decimal(times.verify, 3)});
+    table.Add({"serialise", Decimal(times.serialise, 3)});
+    table.Add({"together", Decimal(times.total(), 3)});
+    table.Add({"of the core", Decimal(times.cpu, 3)});
     return Print(StrCat(Grouped(times.boxes), " irregular boxes, ", Grouped(times.routes), " routes, ",
                         ranks_, " trainers, ", ranks_, " inference ranks, one core\n", table.ToString(),
-                        "(not counted: the layouts, made in ", Fixed(times.build, 3), " s)\n"));
+                        "(not counted: the layouts, made in ", Decimal(times.build, 3), " s)\n"));
   }
 
  private:

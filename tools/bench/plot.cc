@@ -36,21 +36,21 @@ std::string Escaped(std::string_view text) {
 }
 
 std::string Text(double x, double y, std::string_view anchor, std::string_view text) {
-  return StrCat("<text x=\"", Fixed(x, 1), "\" y=\"", Fixed(y, 1), "\" text-anchor=\"", anchor, "\">",
+  return StrCat("<text x=\"", Decimal(x, 1), "\" y=\"", Decimal(y, 1), "\" text-anchor=\"", anchor, "\">",
                 Escaped(text), "</text>\n");
 }
 
 std::string Stroke(double x1, double y1, double x2, double y2, std::string_view colour, int width) {
-  return StrCat("<line x1=\"", Fixed(x1, 1), "\" y1=\"", Fixed(y1, 1), "\" x2=\"", Fixed(x2, 1), "\" y2=\"",
-                Fixed(y2, 1), "\" stroke=\"", colour, "\" stroke-width=\"", width, "\"/>\n");
+  return StrCat("<line x1=\"", Decimal(x1, 1), "\" y1=\"", Decimal(y1, 1), "\" x2=\"", Decimal(x2, 1),
+                "\" y2=\"", Decimal(y2, 1), "\" stroke=\"", colour, "\" stroke-width=\"", width, "\"/>\n");
 }
 
 /// "64K".
 std::string ShortBytes(double bytes) {
   for (const auto& [unit, name] : {std::pair(0x1p30, "G"), std::pair(0x1p20, "M"), std::pair(0x1p10, "K")}) {
-    if (bytes >= unit) return StrCat(Fixed(bytes / unit, std::fmod(bytes, unit) == 0 ? 0 : 1), name);
+    if (bytes >= unit) return StrCat(Decimal(bytes / unit, std::fmod(bytes, unit) == 0 ? 0 : 1), name);
   }
-  return Fixed(bytes, 0);
+  return Decimal(bytes, 0);
 }
 
 /// The round number (1, 2 or 5 times a power of ten) that divides `most` into four to ten steps.
@@ -84,30 +84,30 @@ std::string ToSvg(const Plot& plot) {
   };
   const auto at_y = [&](double y) { return kHeight - kBottom - y / top * (kHeight - kTop - kBottom); };
 
-  std::string svg = StrCat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", Fixed(kWidth, 0), " ",
-                           Fixed(kHeight, 0), "\" font-family=\"sans-serif\" font-size=\"13\">\n",
+  std::string svg = StrCat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", Decimal(kWidth, 0),
+                           " ", Decimal(kHeight, 0), "\" font-family=\"sans-serif\" font-size=\"13\">\n",
                            "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n");
   svg += Text(kLeft, kTop - 20, "start", plot.title);
   svg += Text((kLeft + kWidth - kRight) / 2, kHeight - 20, "middle", plot.x_label);
   svg += Text(kLeft - 8, kTop - 4, "end", plot.y_label);
   for (double y = 0; y <= top + step / 2; y += step) {
     svg += Stroke(kLeft, at_y(y), kWidth - kRight, at_y(y), "#dddddd", 1);
-    svg += Text(kLeft - 8, at_y(y) + 4, "end", Fixed(y, step < 1 ? 2 : 0));
+    svg += Text(kLeft - 8, at_y(y) + 4, "end", Decimal(y, step < 1 ? 2 : 0));
   }
   double last_label = -1e9;
   for (const double x : places) {
     if (at_x(x) - last_label < 40) continue;
     last_label = at_x(x);
-    svg += Text(at_x(x), kHeight - kBottom + 20, "middle", plot.x_bytes ? ShortBytes(x) : Fixed(x, 0));
+    svg += Text(at_x(x), kHeight - kBottom + 20, "middle", plot.x_bytes ? ShortBytes(x) : Decimal(x, 0));
   }
   for (size_t i = 0; i < plot.lines.size(); ++i) {
     const PlotLine& line = plot.lines[i];
     const std::string_view colour = kColours[i % kColours.size()];
     std::string path;
     for (const auto& [x, y] : line.points) {
-      path += StrCat(path.empty() ? "" : " ", Fixed(at_x(x), 1), ",", Fixed(at_y(y), 1));
-      svg += StrCat("<circle cx=\"", Fixed(at_x(x), 1), "\" cy=\"", Fixed(at_y(y), 1), "\" r=\"3\" fill=\"",
-                    colour, "\"/>\n");
+      path += StrCat(path.empty() ? "" : " ", Decimal(at_x(x), 1), ",", Decimal(at_y(y), 1));
+      svg += StrCat("<circle cx=\"", Decimal(at_x(x), 1), "\" cy=\"", Decimal(at_y(y), 1),
+                    "\" r=\"3\" fill=\"", colour, "\"/>\n");
     }
     svg += StrCat("<polyline fill=\"none\" stroke-width=\"2\" stroke=\"", colour, "\" points=\"", path, "\"",
                   i >= kColours.size() ? " stroke-dasharray=\"6 3\"" : "", "/>\n");

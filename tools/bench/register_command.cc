@@ -65,8 +65,8 @@ class BenchRegisterCommand : public Command {
     Table table({"workers", "plans", "routes", "bytes of tables", "median s", "least s", "most s"});
     const RegisterTimes& last = all.back();
     table.Add({StrCat(case_.workers()), StrCat(last.plans), Grouped(last.routes), Grouped(last.table_bytes),
-               Fixed(Median(seconds), 3), Fixed(*std::min_element(seconds.begin(), seconds.end()), 3),
-               Fixed(*std::max_element(seconds.begin(), seconds.end()), 3)});
+               Decimal(Median(seconds), 3), Decimal(*std::min_element(seconds.begin(), seconds.end()), 3),
+               Decimal(*std::max_element(seconds.begin(), seconds.end()), 3)});
     return StrCat(case_.model, ", ", Describe(case_.cluster), ", ", rounds_,
                   " rounds; from the first Hello to the last table\n", table.ToString());
   }

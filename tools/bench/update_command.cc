@@ -127,7 +127,8 @@ class BenchUpdateCommand : public Command {
     Table table({"trainers", "transport", "landing", "bytes", "first s", "median s", "best s", "GB/s"});
     for (const UpdateTimes& one : all) {
       table.Add({Grouped(static_cast<uint64_t>(one.trainers)), one.transport, one.landing, Grouped(one.bytes),
-                 Fixed(one.first, 4), Fixed(one.median, 4), Fixed(one.best, 4), Fixed(one.gb_per_s(), 2)});
+                 Decimal(one.first, 4), Decimal(one.median, 4), Decimal(one.best, 4),
+                 Decimal(one.gb_per_s(), 2)});
     }
     const std::string cluster = sweep_.empty() ? StrCat(", ", Describe(options_.cluster)) : "";
     return StrCat(options_.model, cluster, ", median of ", options_.versions - 1,

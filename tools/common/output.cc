@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 
 #include "base/strings.h"
 
@@ -77,12 +76,6 @@ std::string Table::ToString() const {
     out += line + '\n';
   }
   return out;
-}
-
-std::string Fixed(double value, int digits) {
-  char buffer[64];
-  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, digits);
-  return result.ec == std::errc() ? std::string(buffer, result.ptr) : StrCat(value);
 }
 
 std::string Grouped(uint64_t value) {

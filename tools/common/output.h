@@ -31,8 +31,6 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// `value` with `digits` digits after the point.
-std::string Fixed(double value, int digits);
 /// "248,879,616".
 std::string Grouped(uint64_t value);
 

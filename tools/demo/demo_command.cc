@@ -18,7 +18,7 @@ std::string Shares(const DemoUpdate& update) {
   for (const uint64_t bytes : update.sender_bytes) total += bytes;
   if (total == 0) return "-";
   const auto percent = [total](uint64_t bytes) {
-    return Fixed(100.0 * static_cast<double>(bytes) / static_cast<double>(total), 2);
+    return Decimal(100.0 * static_cast<double>(bytes) / static_cast<double>(total), 2);
   };
   if (update.sender_bytes.size() > kShownSenders) {
     const auto [least, most] = std::minmax_element(update.sender_bytes.begin(), update.sender_bytes.end());
@@ -32,8 +32,8 @@ std::string Shares(const DemoUpdate& update) {
 std::string AsText(const DemoReport& report) {
   Table table({"version", "bytes", "seconds", "GB/s", "share of each sender"});
   for (const DemoUpdate& update : report.updates) {
-    table.Add({StrCat(update.version), Grouped(update.bytes), Fixed(update.seconds, 4),
-               Fixed(update.gb_per_s(), 2), Shares(update)});
+    table.Add({StrCat(update.version), Grouped(update.bytes), Decimal(update.seconds, 4),
+               Decimal(update.gb_per_s(), 2), Shares(update)});
   }
   return StrCat("\n", table.ToString(), "\nover ", report.transport,
                 "; every byte of every version compared with its formula by each inference process\n",

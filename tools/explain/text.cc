@@ -42,13 +42,13 @@ std::string CostsText(const Json& segment) {
     const auto worker = cost.at("worker").get<std::string>();
     text +=
         StrCat(text.empty() ? "" : ", ", cost.at("cause").get<std::string>(), " ",
-               Fixed(cost.at("seconds").get<double>(), 4), worker.empty() ? "" : StrCat(" (", worker, ")"));
+               Decimal(cost.at("seconds").get<double>(), 4), worker.empty() ? "" : StrCat(" (", worker, ")"));
   }
   return text;
 }
 
 std::string OneText(const Json& update) {
-  std::string out = StrCat(NameOf(update), ": ", Fixed(update.at("seconds").get<double>(), 4), " s, ",
+  std::string out = StrCat(NameOf(update), ": ", Decimal(update.at("seconds").get<double>(), 4), " s, ",
                            HumanBytes(update.at("bytes").get<double>()), ", began at ",
                            ClockText(update.at("began_unix_ms").get<int64_t>()), "\n  ", VerdictText(update),
                            "\n  to fix it: ", update.at("verdict").at("remedy").get<std::string>(), "\n\n");
@@ -56,7 +56,7 @@ std::string OneText(const Json& update) {
   for (const Json& segment : update.at("path")) {
     const auto worker = segment.at("worker").get<std::string>();
     steps.Add({segment.at("step").get<std::string>(), worker.empty() ? "the controller" : worker,
-               Fixed(segment.at("begin").get<double>(), 4), Fixed(segment.at("seconds").get<double>(), 4),
+               Decimal(segment.at("begin").get<double>(), 4), Decimal(segment.at("seconds").get<double>(), 4),
                CostsText(segment)});
   }
   return steps.empty() ? out : out + steps.ToString();
@@ -202,7 +202,7 @@ Result<std::string> ExplainText(std::string_view json) {
     std::string out;
     for (const Json& update : updates)
       out += StrCat(ClockText(update.at("began_unix_ms").get<int64_t>()), "  ", NameOf(update), "  ",
-                    Fixed(update.at("seconds").get<double>(), 4), " s  ", VerdictText(update), "\n");
+                    Decimal(update.at("seconds").get<double>(), 4), " s  ", VerdictText(update), "\n");
     return out;
   });
 }

@@ -21,7 +21,7 @@ std::string StateOf(const protocol::WorkerView& worker) {
 
 /// GB/s of what has bytes and seconds.
 std::string Rate(const auto& moved) {
-  return Fixed(moved.seconds > 0 ? static_cast<double>(moved.bytes) / moved.seconds / 1e9 : 0, 2);
+  return Decimal(moved.seconds > 0 ? static_cast<double>(moved.bytes) / moved.seconds / 1e9 : 0, 2);
 }
 
 std::string Named(const Version& version) {
@@ -51,12 +51,12 @@ std::string ModelText(const protocol::ModelView& model) {
   if (!connections.empty()) out += "\n" + connections.ToString();
   Table senders({"sender of the last update", "bytes", "seconds", "GB/s"});
   for (const auto& sender : model.senders)
-    senders.Add({ToString(sender.name), Grouped(sender.bytes), Fixed(sender.seconds, 3), Rate(sender)});
+    senders.Add({ToString(sender.name), Grouped(sender.bytes), Decimal(sender.seconds, 3), Rate(sender)});
   if (!senders.empty()) out += "\n" + senders.ToString();
   Table routes({"route of the last update", "to", "bytes", "seconds", "GB/s"});
   for (const auto& route : model.routes)
     routes.Add({ToString(route.sender), ToString(route.receiver), Grouped(route.bytes),
-                Fixed(route.seconds, 3), Rate(route)});
+                Decimal(route.seconds, 3), Rate(route)});
   if (!routes.empty()) out += "\n" + routes.ToString();
   return out;
 }

@@ -140,8 +140,8 @@ class PlanCommand : public Command {
     out += StrCat("bytes        ", Grouped(report.total_bytes), "\n");
     out += StrCat("lower bound  ", Grouped(report.lower_bound_bytes), " bytes over the busiest link\n");
     out += StrCat("this plan    ", Grouped(report.makespan_bytes), " bytes over the busiest link\n");
-    out += StrCat("imbalance    ", Fixed(report.sender_imbalance, 4), " (busiest sender / mean)\n");
-    out += StrCat("planned in   ", Fixed(plan_seconds, 3), " s, verified in ", Fixed(verify_seconds, 3),
+    out += StrCat("imbalance    ", Decimal(report.sender_imbalance, 4), " (busiest sender / mean)\n");
+    out += StrCat("planned in   ", Decimal(plan_seconds, 3), " s, verified in ", Decimal(verify_seconds, 3),
                   " s\n\n");
     Table ranks({"rank", "trainer sends", "inference receives"});
     const size_t rows = std::max(report.sender_bytes.size(), report.receiver_bytes.size());

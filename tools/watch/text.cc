@@ -40,7 +40,7 @@ std::string Speed(const std::optional<uint64_t>& bytes, double seconds) {
   return bytes ? StrCat(HumanBytes(static_cast<double>(*bytes) / seconds), "/s") : "-";
 }
 std::string Frequency(const std::optional<uint64_t>& count, double seconds) {
-  return count ? Fixed(static_cast<double>(*count) / seconds, 0) : "-";
+  return count ? Decimal(static_cast<double>(*count) / seconds, 0) : "-";
 }
 
 std::optional<uint64_t> Packets(const PerQuantity<uint64_t>& counts) {
@@ -71,7 +71,7 @@ Json OneStepJson(const Step& step) {
 }
 
 std::vector<std::string> Row(const Step& step, const std::vector<DeviceSummary>& devices) {
-  std::vector<std::string> row{step.name, Fixed(step.seconds, 3)};
+  std::vector<std::string> row{step.name, Decimal(step.seconds, 3)};
   for (const DeviceSummary& device : devices) {
     const auto same = [&](const Change& one) {
       return one.device == device.device && one.kind == device.kind;

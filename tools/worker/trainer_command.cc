@@ -194,7 +194,7 @@ class TrainerCommand : public Command {
     if (!context.json) {
       return Print(StrCat("version ", found.version, " committed: ", Grouped(stats.bytes), " bytes to ",
                           Count(static_cast<int64_t>(stats.engines.size()), "engine"), " in ",
-                          Fixed(stats.seconds, 3), " s, ", Fixed(rate, 2), " GB/s (", found.path.string(),
+                          Decimal(stats.seconds, 3), " s, ", Decimal(rate, 2), " GB/s (", found.path.string(),
                           ")\n"));
     }
     Json engines = Json::array();

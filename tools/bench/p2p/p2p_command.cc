@@ -202,7 +202,8 @@ class BenchP2pCommand : public Command {
     Table table({"transport", "memory", "op", "bytes", "pieces", "GB/s", "p50 us", "p99 us"});
     for (const P2pResult& one : results) {
       table.Add({one.what.transport, Place(one), one.what.op, Grouped(one.what.bytes()),
-                 StrCat(one.what.iovs), Fixed(one.gb_per_s, 2), Fixed(one.p50_us, 2), Fixed(one.p99_us, 2)});
+                 StrCat(one.what.iovs), Decimal(one.gb_per_s, 2), Decimal(one.p50_us, 2),
+                 Decimal(one.p99_us, 2)});
     }
     return table.ToString();
   }
