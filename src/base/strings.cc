@@ -1,5 +1,8 @@
 #include "base/strings.h"
 
+#ifndef FMT_HEADER_ONLY  // Some test programs compile this file by itself.
+#define FMT_HEADER_ONLY
+#endif
 #include <fmt/format.h>
 
 #include <algorithm>
