@@ -151,7 +151,7 @@ def test_work_goes_on_under_a_flood_of_strangers(how):
         memory, lines = queue.memory(), len(queue.log())
         seconds = []
         with an_attacker(queue.port, how) as attacker:
-            while attacker.poll() is None:
+            while attacker.running():
                 seconds.append(queue.seconds_of_an_item())
                 time.sleep(0.05)
         assert statistics.median(seconds) <= max(3 * quiet, 0.5) and max(seconds) < LEASE
