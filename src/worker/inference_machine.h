@@ -170,9 +170,6 @@ struct SwitchRun {
   Status status = {};
   bool changed = false;  ///< The error comes after live tensors were changed.
 };
-struct SessionEnded {
-  Status reason;
-};
 struct MemoryLent {};  ///< Others may read the landing memory from here on ...
 struct MemoryFree {};  ///< ... and nobody does any more.
 struct RegisterCalled {

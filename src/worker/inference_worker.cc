@@ -72,7 +72,7 @@ void InferenceWorker::OnMessage(protocol::ControllerMessage message) {
 }
 
 void InferenceWorker::OnSessionEnded(const Status& status) {
-  peer_source_->Feed(PeerSourceEnded{});
+  peer_source_->Feed(SessionEnded{});
   Feed(SessionEnded{AsOutcome(status)});
   session_->SetOutcome(status);
   {

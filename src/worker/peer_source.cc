@@ -42,12 +42,12 @@ void PeerSource::OnPrepared(const Preparation& preparation,
   if (status.ok()) status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
   if (!status.ok()) {
     WC_LOG(kWarning, session_.text(), ": plan to send in epoch ", epoch, ": ", status.message());
-    return Feed(PeerSourcePlanFailed{epoch, status, preparation.unreachable()});
+    return Feed(SendPlanFailed{epoch, status, preparation.unreachable()});
   }
   plan_ = *plan;
   for (const SendTarget& target : plan_->targets)
     WC_LOG(kInfo, session_.text(), ": sends to ", target.name, ": ", target.connection.Describe());
-  Feed(PeerSourcePrepared{epoch});
+  Feed(SendPlanReady{epoch});
 }
 
 /// Once.
@@ -92,7 +92,7 @@ void PeerSource::Feed(const PeerSourceEvent& event) {
 }
 
 std::unique_ptr<Sender> PeerSource::End() {
-  Feed(PeerSourceEnded{});
+  Feed(SessionEnded{});
   return std::move(sender_);
 }
 

@@ -1,6 +1,5 @@
 #include "worker/peer_source_machine.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/strings.h"
@@ -8,53 +7,52 @@
 namespace weightcast::worker {
 namespace {
 
-/// One transition: changes the state and collects what is to be done.
-class PeerSourceTransition {
+using PeerSourceTransition = Transition<PeerSourceState, PeerSourceAction>;
+
+/// Takes each event.
+class PeerSourceEvents {
  public:
-  explicit PeerSourceTransition(PeerSourceState& state) : s_(state) {}
-  std::vector<PeerSourceAction> Take() { return std::move(actions_); }
+  explicit PeerSourceEvents(PeerSourceTransition& transition) : t_(transition), s_(transition.state) {}
 
   void operator()(const protocol::Welcome& welcome);
   void operator()(const protocol::Stop& stop);
   void operator()(const protocol::Release& release);
   void operator()(const PeerSourcePlanArrived& plan);
-  void operator()(const PeerSourcePrepared& prepared);
-  void operator()(const PeerSourcePlanFailed& failed);
+  void operator()(const SendPlanReady& prepared);
+  void operator()(const SendPlanFailed& failed);
   void operator()(const PeerSourceStart& event);
   void operator()(const SendEnded& ended);
   void operator()(const SendFenced& fenced);
   void operator()(const MemoryReclaimed& reclaimed);
-  void operator()(const PeerSourceEnded& ended);
+  void operator()(const SessionEnded& ended);
 
  private:
-  void Do(PeerSourceAction action) { actions_.push_back(std::move(action)); }
-  void Send(protocol::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
   void Refuse(const StartOrder& start, Code code, const std::string& why);
-  void SilenceAll();
-  void Silence(Giving& giving);
+  template <typename Match>
+  void Stop(const Match& match) {
+    StopSendings(s_.sendings, t_.actions, match);
+  }
+  void LeavePlan();
 
+  PeerSourceTransition& t_;
   PeerSourceState& s_;
-  std::vector<PeerSourceAction> actions_;
 };
 
 // --- The controller's messages ----------------------------------------------------------------------
 
-void PeerSourceTransition::operator()(const protocol::Welcome& welcome) {
+void PeerSourceEvents::operator()(const protocol::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
-  SilenceAll();
+  LeavePlan();
   s_.term = welcome.term;
-  s_.epoch = 0;
-  s_.prepared = false;
 }
 
-void PeerSourceTransition::operator()(const PeerSourcePlanArrived& plan) {
+void PeerSourceEvents::operator()(const PeerSourcePlanArrived& plan) {
   if (s_.ended) return;
-  SilenceAll();
+  LeavePlan();
   s_.epoch = plan.epoch;
-  s_.prepared = false;
 }
 
-void PeerSourceTransition::operator()(const PeerSourceStart& event) {
+void PeerSourceEvents::operator()(const PeerSourceStart& event) {
   const StartOrder& start = event.start;
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch || !s_.prepared)
@@ -67,91 +65,79 @@ void PeerSourceTransition::operator()(const PeerSourceStart& event) {
         StrCat("cannot send version ", ToString(start.version), "; the version that others may read here is ",
                ToString(event.held), ", and the controller looks for another source"));
   }
-  s_.givings.push_back({.update = start.update, .destination = start.destination, .part = start.part});
-  Do(BeginSending{start});
+  s_.sendings.push_back({.update = start.update, .destination = start.destination, .part = start.part});
+  t_.Do(BeginSending{start});
 }
 
-void PeerSourceTransition::operator()(const protocol::Stop& stop) {
-  for (Giving& giving : s_.givings)
-    if (giving.update == stop.update && giving.destination == stop.destination) Silence(giving);
+void PeerSourceEvents::operator()(const protocol::Stop& stop) {
+  Stop([&](const Sending& sending) {
+    return sending.update == stop.update && sending.destination == stop.destination;
+  });
 }
 
-void PeerSourceTransition::operator()(const protocol::Release& release) {
-  for (Giving& giving : s_.givings)
-    if (giving.update == release.update) Silence(giving);
+void PeerSourceEvents::operator()(const protocol::Release& release) {
+  Stop([&](const Sending& sending) { return sending.update == release.update; });
 }
 
 // --- The data plane and the rank itself ---------------------------------------------------------------
 
-void PeerSourceTransition::operator()(const PeerSourcePrepared& prepared) {
+void PeerSourceEvents::operator()(const SendPlanReady& prepared) {
   if (prepared.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
-  Send(protocol::Prepared{.epoch = s_.epoch});
+  t_.Send(protocol::Prepared{.epoch = s_.epoch});
 }
 
-void PeerSourceTransition::operator()(const PeerSourcePlanFailed& failed) {
+void PeerSourceEvents::operator()(const SendPlanFailed& failed) {
   if (failed.epoch != s_.epoch || s_.ended) return;
-  Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
-                        .destination = failed.destination,
-                        .reason = failed.reason});
+  t_.Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
+                           .destination = failed.destination,
+                           .reason = failed.reason});
 }
 
-void PeerSourceTransition::operator()(const SendEnded& ended) {
-  for (Giving& giving : s_.givings) {
-    const bool same =
-        giving.update == ended.update && giving.destination == ended.destination && giving.part == ended.part;
-    if (!same || giving.quiet) continue;
-    giving.quiet = true;  // Of what went well the receiver tells.
-    if (!ended.status.ok()) Send(protocol::Failed{ended.update, int64_t{ended.destination}, ended.status});
-  }
+void PeerSourceEvents::operator()(const SendEnded& ended) {
+  // Of what went well the receiver tells.
+  if (EndSending(s_.sendings, ended) && !ended.status.ok())
+    t_.Send(protocol::Failed{ended.update, int64_t{ended.destination}, ended.status});
 }
 
-void PeerSourceTransition::operator()(const SendFenced& fenced) {
-  std::erase_if(s_.givings, [&](const Giving& giving) {
-    return giving.update == fenced.update && giving.destination == fenced.destination &&
-           giving.part == fenced.part;
-  });
+void PeerSourceEvents::operator()(const SendFenced& fenced) {
+  std::erase_if(s_.sendings, [&](const Sending& sending) { return sending.IsOf(fenced); });
 }
 
-void PeerSourceTransition::operator()(const MemoryReclaimed& reclaimed) {
-  for (Giving& giving : s_.givings) {
-    if (giving.quiet) continue;
-    Silence(giving);
-    if (!s_.ended) Send(protocol::Failed{giving.update, int64_t{giving.destination}, reclaimed.reason});
-  }
+void PeerSourceEvents::operator()(const MemoryReclaimed& reclaimed) {
+  const auto tell = [&](const Sending& sending) {
+    if (!s_.ended) t_.Send(protocol::Failed{sending.update, int64_t{sending.destination}, reclaimed.reason});
+  };
+  StopSendings(s_.sendings, t_.actions, EverySending, tell);
   if (!reclaimed.leaves) return;
   s_.epoch = 0;
   s_.prepared = false;
 }
 
-void PeerSourceTransition::operator()(const PeerSourceEnded&) {
+void PeerSourceEvents::operator()(const SessionEnded&) {
   s_.ended = true;
-  SilenceAll();
-  s_.epoch = 0;
-  s_.prepared = false;
+  LeavePlan();
 }
 
 // --- Parts of transitions -------------------------------------------------------------------------------
 
-void PeerSourceTransition::Refuse(const StartOrder& start, Code code, const std::string& why) {
-  Send(protocol::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
+void PeerSourceEvents::Refuse(const StartOrder& start, Code code, const std::string& why) {
+  t_.Send(protocol::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
 }
 
-void PeerSourceTransition::SilenceAll() {
-  for (Giving& giving : s_.givings) Silence(giving);
-}
-
-void PeerSourceTransition::Silence(Giving& giving) {
-  if (std::exchange(giving.quiet, true)) return;
-  Do(StopSending{giving.update, giving.destination});
+/// Nothing is sent by it any more.
+void PeerSourceEvents::LeavePlan() {
+  Stop(EverySending);
+  s_.epoch = 0;
+  s_.prepared = false;
 }
 
 }  // namespace
 
 std::vector<PeerSourceAction> Advance(PeerSourceState& state, const PeerSourceEvent& event) {
-  PeerSourceTransition transition(state);
-  std::visit(transition, event);
-  return transition.Take();
+  PeerSourceTransition transition{state};
+  std::visit(PeerSourceEvents(transition), event);
+  return std::move(transition.actions);
 }
 
 }  // namespace weightcast::worker

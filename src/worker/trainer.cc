@@ -121,7 +121,7 @@ Status TrainerWorker::Open(WorkerOptions options) {
   Session::Handlers handlers;
   handlers.on_message = [this](protocol::ControllerMessage message) { OnMessage(std::move(message)); };
   handlers.on_ended = [this](const Status& status) {
-    Feed(TrainerEnded{AsOutcome(status)});
+    Feed(SessionEnded{AsOutcome(status)});
     session_->SetOutcome(status);
   };
   handlers.on_connected = [](const Identity&) {};
@@ -164,7 +164,7 @@ void TrainerWorker::Close() {
   std::unique_ptr<Sender> sender;
   session_->loop().RunAndWait([&] {
     if (preparation_ != nullptr) preparation_->Cancel();
-    Feed(TrainerEnded{ClosedHere("this trainer")});
+    Feed(SessionEnded{ClosedHere("this trainer")});
     sender = std::move(sender_);
   });
   sender.reset();                       // Waits, bounded, until nobody reads the sources.
@@ -384,7 +384,7 @@ void TrainerWorker::OnPrepared(const Preparation& preparation,
   const Status status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
   if (!status.ok()) {
     WC_LOG(kWarning, session_->text(), ": plan of epoch ", epoch, ": ", status.message());
-    return Feed(TrainerPlanFailed{epoch, status, preparation.unreachable()});
+    return Feed(SendPlanFailed{epoch, status, preparation.unreachable()});
   }
   plan_ = *plan;
   size_t number = 0;
@@ -393,7 +393,7 @@ void TrainerWorker::OnPrepared(const Preparation& preparation,
            ": ", target.connection.Describe());
   }
   CloseStaleConnections();
-  Feed(TrainerPrepared{epoch});
+  Feed(SendPlanReady{epoch});
 }
 
 /// Of peers that are not in the plan any more.

@@ -318,7 +318,7 @@ MISTAKES = [
         "memory_taken_back_before_the_fence",
         PEER_SOURCE,
         "  if (!reclaimed.leaves) return;\n",
-        "  s_.givings.clear();\n  if (!reclaimed.leaves) return;\n",
+        "  s_.sendings.clear();\n  if (!reclaimed.leaves) return;\n",
         "given",
         "late_shadow live_every=0",
     ),
