@@ -115,6 +115,11 @@ struct InferenceState {
   bool lent = false;        ///< Others may be reading it.
   bool reclaiming = false;  ///< They were asked to let go of it.
 
+  [[nodiscard]] bool IsCurrent(const protocol::UpdateId& of, Step at) const {
+    return step == at && update == of;
+  }
+  /// No part of the update at hand is left to be asked for.
+  [[nodiscard]] bool IsLastPart() const { return part + 1 == parts; }
   friend bool operator==(const InferenceState&, const InferenceState&) = default;
 };
 
@@ -236,6 +241,8 @@ struct AnswerCall {
 
 using InferenceAction = std::variant<SendMessage, SendRegistration, ReclaimMemory, OpenGrants, RevokeGrants,
                                      VerifyChecksums, RunSwitch, AnswerCall>;
+
+using InferenceTransition = Transition<InferenceState, InferenceAction>;
 
 /// Takes one event. A call may only come when the one before was answered. The new state (above all `served`)
 /// must be visible to others before any action is carried out: an action may let the live tensors change.
