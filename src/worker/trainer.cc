@@ -1,5 +1,6 @@
+#include <algorithm>
 #include <atomic>
-#include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -14,12 +15,8 @@
 #include "worker/background.h"
 #include "worker/commit_group.h"
 #include "worker/digests.h"
-#include "worker/preparation.h"
+#include "worker/plan_sender.h"
 #include "worker/registration.h"
-#include "worker/send_plan.h"
-#include "worker/send_report.h"
-#include "worker/sender.h"
-#include "worker/session.h"
 #include "worker/shards.h"
 #include "worker/stream_gate.h"
 #include "worker/trainer_machine.h"
@@ -48,17 +45,21 @@ class TrainerWorker final : public Trainer {
   void Close() override;
 
  private:
-  /// Lets an Update outlive the worker.
+  /// Lets an Update, and wc-device, outlive the worker.
   struct Anchor {
     std::mutex mutex;
     TrainerWorker* worker;
+    /// To the loop, as long as there is one.
+    void Post(const std::function<void(TrainerWorker&)>& task) {
+      const std::lock_guard lock(mutex);
+      if (worker != nullptr) worker->session_->loop().Post([task, to = worker] { task(*to); });
+    }
   };
 
   // Any thread.
   Interrupted interrupted_;
   const OwnProcess process_;
   AnswerTrainer Call(std::function<void()> task);
-  void Post(const TrainerEvent& event);
   Result<std::shared_ptr<StreamGate>> RecordStreams(std::span<const StreamRef> streams);
   Result<std::shared_ptr<Update>> Offer(int64_t number, Hold hold, std::string label,
                                         const std::shared_ptr<StreamGate>& gate);
@@ -66,22 +67,18 @@ class TrainerWorker final : public Trainer {
 
   // The loop.
   void OnMessage(protocol::ControllerMessage message);
-  void OnPlan(protocol::Plan plan);
-  void OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan);
-  void Prepare();
-  void CloseStaleConnections();
-  void Prune();
-  void Note(const std::string& note);
+  void OnSending(PlanSender::Event event);
+  void OnPrepared();
   void Feed(const TrainerEvent& event);
-  void Tell(std::optional<protocol::Spans> spans);
   void Carry(SendMessage& action) { session_->client().Send(std::move(action.message)); }
   void Carry(const SendRegistration&);
-  void Carry(const BeginSending& action);
-  void Carry(const StopSending& action);
-  void Carry(const HoldSources& action);
-  void Carry(const FreeSources& action);
-  void LogCompared(const protocol::Done& done) const;
-  void Carry(FinishUpdate& action);
+  void Carry(const BeginSending& action) {
+    sender_->Begin(action.start, records_.GateOf(action.start.version.number));
+  }
+  void Carry(const StopSending& action) { sender_->Stop(action); }
+  void Carry(const HoldSources& action) { records_.SetHeld(action.number); }
+  void Carry(const FreeSources& action) { records_.SetFree(action.number, action.status); }
+  void Carry(const FinishUpdate& action);
   void Carry(const AnswerTrainer& action) { answer_ = action; }
 
   /// A version that is announced and not published.
@@ -101,16 +98,12 @@ class TrainerWorker final : public Trainer {
   TrainerState state_;
   std::optional<AnswerTrainer> answer_;
   std::shared_ptr<const SourceMemory> memory_;
-  std::shared_ptr<Preparation> preparation_;
-  std::shared_ptr<const SendPlan> plan_;
-  std::map<int64_t, std::shared_ptr<UpdateRecord>> records_;
-  std::map<int64_t, std::shared_ptr<const StreamGate>> gates_;  ///< Of records; none: nothing to wait for.
+  UpdateRecords records_;
 
   CommitGroup group_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<trace::Collector> collector_;
-  std::unique_ptr<Sender> sender_;
-  std::unique_ptr<SendReport> report_;
+  std::unique_ptr<PlanSender> sender_;
   Background background_{"wc-prepare"};
 };
 
@@ -130,22 +123,10 @@ Status TrainerWorker::Open(WorkerOptions options) {
   };
   interrupted_ = options.interrupted;
   WC_ASSIGN_OR_RETURN(session_, Session::Open(options, protocol::Role::kTrainer, std::move(handlers)));
-  report_ = std::make_unique<SendReport>(session_->loop());
-  Sender::Callbacks callbacks;
-  callbacks.on_ended = [this](const SendEnded& ended) {
-    session_->loop().Post([this, ended] { Feed(ended); });
-  };
-  callbacks.on_fenced = [this](const SendFenced& fenced) {
-    session_->loop().Post([this, fenced] {
-      Tell(report_->Fenced(fenced));
-      Feed(fenced);
-    });
-  };
-  callbacks.on_digests = [this](protocol::SentDigests digests) {
-    session_->client().Send(std::move(digests));
-  };
-  WC_ASSIGN_OR_RETURN(sender_,
-                      Sender::Create(session_->endpoint(), session_->settings(), std::move(callbacks)));
+  const auto send = [this](protocol::WorkerMessage message) { session_->client().Send(std::move(message)); };
+  const auto feed = [this](PlanSender::Event event) { OnSending(std::move(event)); };
+  sender_ = std::make_unique<PlanSender>(*session_, background_, PlanSender::Callbacks{send, feed});
+  WC_RETURN_IF_ERROR(sender_->Start());
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) {
     metrics.push_back(
         {"trainer.version", static_cast<double>(published_.load()), session_->labels(), /*rises=*/false});
@@ -163,18 +144,14 @@ void TrainerWorker::Close() {
   collector_.reset();
   std::unique_ptr<Sender> sender;
   session_->loop().RunAndWait([&] {
-    if (preparation_ != nullptr) preparation_->Cancel();
     Feed(SessionEnded{ClosedHere("this trainer")});
-    sender = std::move(sender_);
+    sender = sender_->End();
   });
-  sender.reset();                       // Waits, bounded, until nobody reads the sources.
-  session_->loop().RunAndWait([this] {  // What it said at the end has been heard.
-    for (auto& [number, record] : records_) record->SetFree(ClosedHere("this trainer"));
-  });
+  sender.reset();  // Waits, bounded, until nobody reads the sources.
+  // What it said at the end has been heard.
+  session_->loop().RunAndWait([this] { records_.SetAllFree(ClosedHere("this trainer")); });
   session_->Leave();
   background_.Join();
-  preparation_.reset();
-  plan_.reset();
   memory_.reset();
   session_->CloseEndpoint();
 }
@@ -206,8 +183,7 @@ Status TrainerWorker::Register(Registration registration, SourceOptions options)
   return Call([&] {
            std::swap(memory_, memory);
            Feed(TrainerRegisterCalled{});
-           if (!answer_->status.ok()) return std::swap(memory_, memory);
-           plan_.reset();
+           if (!answer_->status.ok()) std::swap(memory_, memory);
          })
       .status;
 }
@@ -216,11 +192,7 @@ Status TrainerWorker::Register(Registration registration, SourceOptions options)
 Result<std::shared_ptr<StreamGate>> TrainerWorker::RecordStreams(std::span<const StreamRef> streams) {
   if (streams.empty()) return std::shared_ptr<StreamGate>();
   const auto look = [anchor = anchor_] {
-    const std::lock_guard guard(anchor->mutex);
-    if (anchor->worker == nullptr) return;
-    anchor->worker->session_->loop().Post([worker = anchor->worker] {
-      if (worker->sender_ != nullptr) worker->sender_->Look();
-    });
+    anchor->Post([](TrainerWorker& worker) { worker.sender_->Look(); });
   };
   return StreamGate::Record(session_->settings(), streams, look);
 }
@@ -239,9 +211,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
   std::shared_ptr<Update> update;
   if (announced_) {
     announced_->gate->Publish(gate.get());
-    session_->loop().RunAndWait([this] {
-      if (sender_ != nullptr) sender_->Look();
-    });
+    session_->loop().RunAndWait([this] { sender_->Look(); });
     update = std::exchange(announced_, std::nullopt)->update;
   } else {
     WC_ASSIGN_OR_RETURN(update, Offer(number, hold, std::move(label), gate));
@@ -277,13 +247,10 @@ Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, 
     // There before the machine can have anything to say of it.
     record = std::make_shared<UpdateRecord>(protocol::VersionOf(state_.run, number, label), interrupted_,
                                             session_->patience());
-    const bool known = records_.contains(number);
-    if (!known) records_[number] = record;
-    auto before = std::exchange(gates_[number], gate);
+    const bool added = records_.Add(number, record, gate);
     Feed(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext, .label = label});
-    if (answer_->status.ok()) return report_->Offered(number, called);
-    gates_[number] = std::move(before);
-    if (!known) records_.erase(number);
+    if (answer_->status.ok()) return sender_->report().Offered(number, called);
+    if (added) records_.Remove(number);
   });
   if (!answer.status.ok()) return answer.status;
   const auto explain = [settings = session_->settings(), model = session_->model(), number,
@@ -291,8 +258,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, 
     return control::GetUpdates(settings, {.model = model, .number = number}, deadline, interrupted);
   };
   const auto post = [anchor = anchor_](const TrainerEvent& event) {
-    const std::lock_guard guard(anchor->mutex);
-    if (anchor->worker != nullptr) anchor->worker->Post(event);
+    anchor->Post([event](TrainerWorker& worker) { worker.Feed(event); });
   };
   return MakeUpdate(
       std::move(record),
@@ -301,10 +267,6 @@ Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, 
         post(CancelCalled{number});
       },
       [post, number](const Status& reason) { post(NoController{number, reason}); }, explain);
-}
-
-void TrainerWorker::Post(const TrainerEvent& event) {
-  session_->loop().Post([this, event] { Feed(event); });
 }
 
 /// Under `calls_`, so that the memory stays registered.
@@ -343,16 +305,18 @@ void TrainerWorker::OnMessage(protocol::ControllerMessage message) {
     using T = std::decay_t<decltype(value)>;
     constexpr bool is_welcome = std::is_same_v<T, protocol::Welcome>;
     if constexpr (std::is_same_v<T, protocol::Plan>) {
-      OnPlan(std::move(value));
+      Feed(TrainerPlanArrived{.epoch = value.epoch, .run = value.run});
+      records_.SetNote({});
+      sender_->OnPlan(std::move(value), [memory = memory_] { return memory; });
     } else if constexpr (std::is_same_v<T, protocol::PeerLanding>) {
-      if (preparation_ != nullptr && preparation_->Add(std::move(value))) Prepare();
+      sender_->OnLanding(std::move(value));
     } else if constexpr (std::is_same_v<T, protocol::Start>) {
       for (const auto& grant : value.grants) Feed(OrderOf(value, grant));
     } else if constexpr (std::is_same_v<T, protocol::Refused>) {
       // The client ends with this reason.
     } else if constexpr (std::is_constructible_v<TrainerEvent, T>) {
       if constexpr (std::is_same_v<T, protocol::Lost>) {
-        Note(value.reason.message());
+        records_.SetNote(value.reason.message());
         LogLoss(value);
       }
       Feed(std::forward<decltype(value)>(value));
@@ -362,53 +326,28 @@ void TrainerWorker::OnMessage(protocol::ControllerMessage message) {
   std::visit(take, std::move(message));
 }
 
-void TrainerWorker::OnPlan(protocol::Plan plan) {
-  if (preparation_ != nullptr) preparation_->Cancel();
-  Feed(TrainerPlanArrived{.epoch = plan.epoch, .run = plan.run});
-  Note({});
-  preparation_ = std::make_shared<Preparation>(std::move(plan), [memory = memory_] { return memory; });
-  if (preparation_->complete()) Prepare();
+void TrainerWorker::OnSending(PlanSender::Event event) {
+  if (const auto* failed = std::get_if<SendPlanFailed>(&event))
+    WC_LOG(kWarning, session_->text(), ": plan of epoch ", failed->epoch, ": ", failed->reason.message());
+  if (std::holds_alternative<SendPlanReady>(event)) OnPrepared();
+  std::visit([this](const auto& what) { Feed(what); }, event);
 }
 
-void TrainerWorker::Prepare() {
-  background_.Run([this, preparation = preparation_] {
-    auto plan = preparation->Run(*session_);
-    session_->loop().Post([this, preparation, plan] { OnPrepared(*preparation, plan); });
-  });
-}
-
-void TrainerWorker::OnPrepared(const Preparation& preparation,
-                               const Result<std::shared_ptr<const SendPlan>>& plan) {
-  const uint32_t epoch = preparation.epoch();
-  if (epoch != state_.epoch || sender_ == nullptr) return;
-  const Status status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
-  if (!status.ok()) {
-    WC_LOG(kWarning, session_->text(), ": plan of epoch ", epoch, ": ", status.message());
-    return Feed(SendPlanFailed{epoch, status, preparation.unreachable()});
-  }
-  plan_ = *plan;
+/// Connections with peers that are not in the plan any more end.
+void TrainerWorker::OnPrepared() {
+  const auto& targets = sender_->plan()->targets;
   size_t number = 0;
-  for (const SendTarget& target : plan_->targets) {
-    WC_LOG(kInfo, session_->text(), ": connected ", ++number, "/", plan_->targets.size(), " to ", target.name,
-           ": ", target.connection.Describe());
+  for (const SendTarget& target : targets) {
+    WC_LOG(kInfo, session_->text(), ": connected ", ++number, "/", targets.size(), " to ", target.name, ": ",
+           target.connection.Describe());
   }
-  CloseStaleConnections();
-  Feed(SendPlanReady{epoch});
-}
-
-/// Of peers that are not in the plan any more.
-void TrainerWorker::CloseStaleConnections() {
   for (const PeerInfo& peer : session_->endpoint().Peers()) {
-    bool planned = false;
-    for (const SendTarget& target : plan_->targets)
-      planned = planned || target.connection.peer().incarnation == peer.identity.incarnation;
+    const bool planned = std::ranges::any_of(targets, [&](const SendTarget& target) {
+      return target.connection.peer().incarnation == peer.identity.incarnation;
+    });
     if (planned) continue;
     if (auto connection = session_->endpoint().Find(peer.identity.incarnation)) connection->Close();
   }
-}
-
-void TrainerWorker::Note(const std::string& note) {
-  for (auto& [number, record] : records_) record->SetNote(note);
 }
 
 // --- What the machine wants done --------------------------------------------------------------------
@@ -417,6 +356,7 @@ void TrainerWorker::Feed(const TrainerEvent& event) {
   const protocol::Run before = state_.run;
   auto actions = Advance(state_, event);
   if (state_.run != before) session_->client().SetRun(state_.run);
+  if (state_.epoch == 0) sender_->DropPlan();
   for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
 }
 
@@ -426,71 +366,13 @@ void TrainerWorker::Carry(const SendRegistration&) {
       .shards = InfosOf(memory_->shards), .rules = memory_->rules, .group_model = group_.model()});
 }
 
-void TrainerWorker::Carry(const BeginSending& action) {
-  const StartOrder& start = action.start;
-  const bool usable = plan_ != nullptr && plan_->table.epoch == start.update.epoch && sender_ != nullptr;
-  const int target = usable ? plan_->TargetOf(start.destination) : -1;
-  if (target >= 0) {
-    report_->Begun(start);
-    const auto gate = gates_.find(start.version.number);
-    return sender_->Start(plan_, static_cast<size_t>(target), start,
-                          gate == gates_.end() ? nullptr : gate->second);
-  }
-  const Status status(
-      Code::kProtocol,
-      StrCat("told to send to destination ", start.destination,
-             ", for which this trainer's table has no route; use the same weightcast on all hosts"));
-  session_->loop().Post([this, start, status] {
-    Feed(SendEnded{
-        .update = start.update, .destination = start.destination, .part = start.part, .status = status});
-    Feed(SendFenced{start.update, start.destination, start.part});
-  });
-}
-
-void TrainerWorker::Tell(std::optional<protocol::Spans> spans) {
-  if (spans) session_->client().Send(std::move(*spans));
-}
-
-void TrainerWorker::Carry(const StopSending& action) {
-  if (sender_ != nullptr) sender_->Stop(action.update, action.destination);
-}
-
-void TrainerWorker::Carry(const HoldSources& action) {
-  if (const auto at = records_.find(action.number); at != records_.end()) at->second->SetHeld();
-}
-
-void TrainerWorker::Carry(const FreeSources& action) {
-  const auto at = records_.find(action.number);
-  if (at == records_.end()) return;
-  at->second->SetFree(action.status);
-  Prune();
-}
-
 /// Trainer 0 tells the outcome of a comparison by digest.
-void TrainerWorker::LogCompared(const protocol::Done& done) const {
-  const uint32_t ranks = done.compared_ranks;
-  if (!done.met_policy || ranks == 0 || session_->name().rank != 0) return;
-  WC_LOG(kInfo, "version ", ToString(done.version), ": trainers == engines, ", done.compared, " tensors at ",
-         ranks, ranks == 1 ? " rank" : " ranks", ", 0 gathers");
-}
-
-void TrainerWorker::Carry(FinishUpdate& action) {
-  const auto at = records_.find(action.number);
-  if (at == records_.end()) return;
-  if (action.done) {
-    LogCompared(*action.done);
-    at->second->SetDone(StatsOf(*action.done), EnginesOf(*action.done));
-  } else {
-    at->second->SetDone(action.status);
-  }
-  Prune();
-}
-
-/// Of what is over only the newest may come up again: it may be held.
-void TrainerWorker::Prune() {
-  const int64_t newest = records_.rbegin()->first;
-  std::erase_if(records_, [&](const auto& entry) { return entry.first != newest && entry.second->over(); });
-  std::erase_if(gates_, [&](const auto& entry) { return !records_.contains(entry.first); });
+void TrainerWorker::Carry(const FinishUpdate& action) {
+  const uint32_t ranks = action.done ? action.done->compared_ranks : 0;
+  if (ranks > 0 && action.done->met_policy && session_->name().rank == 0)
+    WC_LOG(kInfo, "version ", ToString(action.done->version), ": trainers == engines, ",
+           action.done->compared, " tensors at ", ranks, ranks == 1 ? " rank" : " ranks", ", 0 gathers");
+  records_.SetDone(action.number, action.status, action.done);
 }
 
 }  // namespace

@@ -39,6 +39,38 @@ std::vector<RankStats> StatsOf(const std::vector<protocol::RankBytes>& ranks) {
   return stats;
 }
 
+std::vector<EngineStats> EnginesOf(const protocol::Done& done) {
+  std::vector<EngineStats> engines;
+  for (const auto& engine : done.engines)
+    engines.push_back({.engine = engine.engine,
+                       .committed = engine.committed,
+                       .reason = engine.reason.message(),
+                       .rank = engine.rank});
+  return engines;
+}
+
+/// The controller's word as the user gets it. Done's reason where the policy is not met.
+Result<UpdateStats> StatsOf(const protocol::Done& done) {
+  if (!done.met_policy) {
+    const Status unknown(Code::kInternal,
+                         "the controller ended the update without a reason; please report this as a bug");
+    return done.reason.ok() ? unknown : done.reason;
+  }
+  UpdateStats stats;
+  stats.version = done.version;
+  stats.seconds = done.seconds;
+  stats.senders = StatsOf(done.senders);
+  stats.receivers = StatsOf(done.receivers);
+  for (const auto& route : done.routes)
+    stats.routes.push_back({.sender = protocol::ToString(route.sender),
+                            .receiver = protocol::ToString(route.receiver),
+                            .bytes = route.bytes,
+                            .seconds = route.seconds});
+  stats.bytes = done.bytes;
+  stats.engines = EnginesOf(done);
+  return stats;
+}
+
 }  // namespace
 
 void UpdateRecord::SetFree(Status status) {
@@ -121,35 +153,46 @@ Status UpdateRecord::NotYet(Woken woken, const char* what, const char* advice) c
           StrCat(text, ", and the timeout of this call is over; ", advice, note_.empty() ? "" : "; ", note_)};
 }
 
-Result<UpdateStats> StatsOf(const protocol::Done& done) {
-  if (!done.met_policy) {
-    const Status unknown(Code::kInternal,
-                         "the controller ended the update without a reason; please report this as a bug");
-    return done.reason.ok() ? unknown : done.reason;
-  }
-  UpdateStats stats;
-  stats.version = done.version;
-  stats.seconds = done.seconds;
-  stats.senders = StatsOf(done.senders);
-  stats.receivers = StatsOf(done.receivers);
-  for (const auto& route : done.routes)
-    stats.routes.push_back({.sender = protocol::ToString(route.sender),
-                            .receiver = protocol::ToString(route.receiver),
-                            .bytes = route.bytes,
-                            .seconds = route.seconds});
-  stats.bytes = done.bytes;
-  stats.engines = EnginesOf(done);
-  return stats;
+// --- All of a trainer ---------------------------------------------------------------------------------
+
+bool UpdateRecords::Add(int64_t number, std::shared_ptr<UpdateRecord> record,
+                        std::shared_ptr<const StreamGate> gate) {
+  return entries_.try_emplace(number, Entry{std::move(record), std::move(gate)}).second;
 }
 
-std::vector<EngineStats> EnginesOf(const protocol::Done& done) {
-  std::vector<EngineStats> engines;
-  for (const auto& engine : done.engines)
-    engines.push_back({.engine = engine.engine,
-                       .committed = engine.committed,
-                       .reason = engine.reason.message(),
-                       .rank = engine.rank});
-  return engines;
+std::shared_ptr<const StreamGate> UpdateRecords::GateOf(int64_t number) const {
+  const auto at = entries_.find(number);
+  return at == entries_.end() ? nullptr : at->second.gate;
+}
+
+void UpdateRecords::SetHeld(int64_t number) {
+  if (const auto at = entries_.find(number); at != entries_.end()) at->second.record->SetHeld();
+}
+
+void UpdateRecords::SetFree(int64_t number, const Status& status) {
+  if (const auto at = entries_.find(number); at != entries_.end()) at->second.record->SetFree(status);
+  Prune();
+}
+
+void UpdateRecords::SetDone(int64_t number, const Status& status, const std::optional<protocol::Done>& done) {
+  if (const auto at = entries_.find(number); at != entries_.end())
+    done ? at->second.record->SetDone(StatsOf(*done), EnginesOf(*done)) : at->second.record->SetDone(status);
+  Prune();
+}
+
+void UpdateRecords::SetNote(const std::string& note) {
+  for (auto& [number, entry] : entries_) entry.record->SetNote(note);
+}
+
+void UpdateRecords::SetAllFree(const Status& status) {
+  for (auto& [number, entry] : entries_) entry.record->SetFree(status);
+}
+
+/// Of what is over only the newest may come up again: it may be held.
+void UpdateRecords::Prune() {
+  std::erase_if(entries_, [&](const auto& entry) {
+    return entry.first != entries_.rbegin()->first && entry.second.record->over();
+  });
 }
 
 std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
+#include "worker/stream_gate.h"
 #include "worker/waiting.h"
 
 namespace weightcast::worker {
@@ -52,10 +54,33 @@ class UpdateRecord {
   std::string note_;
 };
 
-/// The controller's word as the user gets it. Done's reason where the policy is not met.
-Result<UpdateStats> StatsOf(const protocol::Done& done);
+/// Those of a trainer that are not over, and the newest, each with what must be over before it is sent. The
+/// loop's.
+class UpdateRecords {
+ public:
+  /// `gate`: null if nothing must be. False if there is one of this number.
+  bool Add(int64_t number, std::shared_ptr<UpdateRecord> record, std::shared_ptr<const StreamGate> gate);
+  void Remove(int64_t number) { entries_.erase(number); }
+  [[nodiscard]] std::shared_ptr<const StreamGate> GateOf(int64_t number) const;
 
-std::vector<EngineStats> EnginesOf(const protocol::Done& done);
+  // Nothing happens where there is none.
+  void SetHeld(int64_t number);
+  void SetFree(int64_t number, const Status& status);
+  /// The controller's word, or `status` without one.
+  void SetDone(int64_t number, const Status& status, const std::optional<protocol::Done>& done);
+  // Of all.
+  void SetNote(const std::string& note);
+  void SetAllFree(const Status& status);
+
+ private:
+  struct Entry {
+    std::shared_ptr<UpdateRecord> record;
+    std::shared_ptr<const StreamGate> gate;
+  };
+  void Prune();
+
+  std::map<int64_t, Entry> entries_;
+};
 
 /// Update::Explain, of a worker that may have been closed.
 using Explainer = std::function<Result<std::string>(TimePoint)>;
