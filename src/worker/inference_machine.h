@@ -12,7 +12,7 @@
 #include "worker/machine_actions.h"
 
 /// An inference rank's side of docs/protocol.md as a pure function: (state, event) -> state, actions. It has
-/// no clock, thread or I/O; the runtime (worker/inference.cc) and tests drive it alike.
+/// no clock, thread or I/O; the runtime (worker/inference_loop.cc) and tests drive it alike.
 namespace weightcast::worker {
 
 /// Where the user stands between Begin and Finish.

@@ -91,15 +91,13 @@ Status Session::Begin() {
   // In the loop, so that no callback finds anything unset: tasks run one after another.
   loop_.Post([this] {
     begun_ = true;
-    if (Status status = OpenClient(); !status.ok()) SetOutcome(std::move(status));
+    if (Status status = OpenClient(); !status.ok()) SetOutcome(status);
   });
-  std::unique_lock lock(mutex_);
   // The client gives up by itself.
-  const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
-  const Woken woken = WaitUntil(lock, changed_, limits, [&] { return decided_; });
-  if (woken == Woken::kInterrupted)
-    return InterruptedCall(StrCat("joining the controller at ", settings_.controller));
-  return outcome_;
+  const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_};
+  std::optional<Status> outcome;
+  told_.Wait(limits, [&](const Told& told) { return (outcome = told.outcome).has_value(); });
+  return outcome ? *outcome : InterruptedCall(StrCat("joining the controller at ", settings_.controller));
 }
 
 /// What comes from the endpoint before Begin concerns nobody.
@@ -150,12 +148,7 @@ Status Session::OpenClient() {
     const Status end = commit_group_.empty() || status.ok()
                            ? status
                            : Status(status.code(), StrCat(status.message(), " (", commit_group_, ")"));
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-      end_ = AsOutcome(end);
-    }
-    changed_.notify_all();
+    told_.Change([&](Told& told) { told.end = AsOutcome(end); });
     loop_.Post([this, end] { handlers_.on_ended(end); });
   };
   WC_ASSIGN_OR_RETURN(client_, control::ControlClient::Start(std::move(client)));
@@ -182,11 +175,10 @@ Result<protocol::ClusterView> Session::View() {
     const TimePoint now = Clock::now();
     const bool away = view.status().code() == Code::kUnavailable || view.status().code() == Code::kTimedOut;
     if (!away || now >= deadline) return view;
-    std::unique_lock lock(mutex_);
-    const Limits limits{
-        .deadline = std::min(deadline, now + kBetweenViews), .interrupted = interrupted_, .patience = {}};
-    const Woken woken = WaitUntil(lock, changed_, limits, [&] { return ended_; });
-    if (woken == Woken::kDone) return end_;
+    const Limits limits{.deadline = std::min(deadline, now + kBetweenViews), .interrupted = interrupted_};
+    std::optional<Status> end;
+    const Woken woken = told_.Wait(limits, [&](const Told& told) { return (end = told.end).has_value(); });
+    if (end) return *end;
     if (woken == Woken::kInterrupted)
       return InterruptedCall(StrCat("asking the controller at ", settings_.controller));
   }
@@ -206,14 +198,10 @@ Result<protocol::ClusterView> Session::ViewOnce(TimePoint deadline) {
   }
 }
 
-void Session::SetOutcome(Status status) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (decided_) return;
-    decided_ = true;
-    outcome_ = std::move(status);
-  }
-  changed_.notify_all();
+void Session::SetOutcome(const Status& status) {
+  told_.Change([&](Told& told) {
+    if (!told.outcome) told.outcome = status;
+  });
 }
 
 Identity Session::IdentityOf(const protocol::Member& member) const {

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,7 +45,7 @@ class Session {
   /// join_timeout, but for a patient worker.
   Status Begin();
   /// To be called in the loop when a Welcome has been taken, or the session has ended.
-  void SetOutcome(Status status);
+  void SetOutcome(const Status& status);
 
   [[nodiscard]] Loop& loop() { return loop_; }
   [[nodiscard]] Endpoint& endpoint() { return *endpoint_; }
@@ -89,15 +89,14 @@ class Session {
   const Handlers handlers_;
 
   bool begun_ = false;  ///< The loop's.
-  std::mutex mutex_;
-  std::condition_variable changed_;
   Interrupted interrupted_;
   const std::shared_ptr<control::Absence> absence_;
   const Patience patience_;
-  bool decided_ = false;
-  Status outcome_;
-  bool ended_ = false;  ///< The controller's client has given up, because of `end_`.
-  Status end_;
+  struct Told {
+    std::optional<Status> outcome;
+    std::optional<Status> end;  ///< The controller's client has given up, because of it.
+  };
+  Shared<Told> told_;
 
   Loop loop_;
   mutable std::mutex map_mutex_;  ///< Keeps the endpoint while its map is being made.

@@ -74,74 +74,63 @@ Result<UpdateStats> StatsOf(const protocol::Done& done) {
 }  // namespace
 
 void UpdateRecord::SetFree(Status status) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!free_) free_ = AsOutcome(std::move(status));
-  }
-  changed_.notify_all();
+  told_.Change([&](Told& told) {
+    if (!told.free) told.free = AsOutcome(std::move(status));
+  });
 }
 
 void UpdateRecord::SetHeld() {
-  const std::lock_guard lock(mutex_);
-  free_.reset();
+  told_.Change([](Told& told) { told.free.reset(); });
 }
 
 void UpdateRecord::SetDone(Result<UpdateStats> outcome, std::vector<EngineStats> engines) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (done_) return;
-    engines_ = std::move(engines);
-    done_ = outcome.ok() ? std::move(outcome) : Result<UpdateStats>(AsOutcome(outcome.status()));
-  }
-  changed_.notify_all();
+  told_.Change([&](Told& told) {
+    if (told.done) return;
+    told.engines = std::move(engines);
+    told.done = outcome.ok() ? std::move(outcome) : Result<UpdateStats>(AsOutcome(outcome.status()));
+  });
 }
 
 bool UpdateRecord::over() const {
-  const std::lock_guard lock(mutex_);
-  return free_ && done_;
+  return told_.Read([](const Told& told) { return told.free && told.done; });
 }
 
-void UpdateRecord::SetNote(std::string note) {
-  const std::lock_guard lock(mutex_);
-  note_ = std::move(note);
+void UpdateRecord::SetNote(const std::string& note) {
+  told_.Change([&](Told& told) { told.note = note; });
 }
 
 std::vector<EngineStats> UpdateRecord::Engines() const {
-  const std::lock_guard lock(mutex_);
-  return engines_;
+  return told_.Read([](const Told& told) { return told.engines; });
 }
 
 /// Without a controller the update is over, but its sources are free only when nobody reads them any more.
 template <typename Done>
-Woken UpdateRecord::Wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const GiveUp& give_up,
-                         const Done& done) {
+Woken UpdateRecord::Wait(TimePoint deadline, const GiveUp& give_up, const Done& done) {
   Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = patience_};
   while (true) {
-    const Woken woken = WaitUntil(lock, changed_, limits, done);
+    const Woken woken = told_.Wait(limits, done);
     if (woken != Woken::kAway) return woken;
     limits.start = Clock::now();
-    const Status away = patience_.absence->Told();
-    if (away.ok()) continue;
-    lock.unlock();
-    give_up(away);
-    lock.lock();
+    if (const Status away = patience_.absence->Told(); !away.ok()) give_up(away);
   }
 }
 
 Status UpdateRecord::WaitFree(TimePoint deadline, const GiveUp& give_up) {
   WC_RETURN_IF_ERROR(process_.Check());
-  std::unique_lock lock(mutex_);
-  const Woken woken = Wait(lock, deadline, give_up, [&] { return free_.has_value(); });
-  return woken == Woken::kDone ? *free_
-                               : NotYet(woken, "engines still need the registered tensors",
-                                        "do not change them, and wait for the sources again");
+  std::optional<Status> free;
+  const Woken woken =
+      Wait(deadline, give_up, [&](const Told& told) { return (free = told.free).has_value(); });
+  return free ? *free
+              : NotYet(woken, "engines still need the registered tensors",
+                       "do not change them, and wait for the sources again");
 }
 
 Result<UpdateStats> UpdateRecord::WaitDone(TimePoint deadline, const GiveUp& give_up) {
   WC_RETURN_IF_ERROR(process_.Check());
-  std::unique_lock lock(mutex_);
-  const Woken woken = Wait(lock, deadline, give_up, [&] { return done_.has_value(); });
-  if (woken == Woken::kDone) return *done_;
+  std::optional<Result<UpdateStats>> done;
+  const Woken woken =
+      Wait(deadline, give_up, [&](const Told& told) { return (done = told.done).has_value(); });
+  if (done) return *done;
   return NotYet(woken, "it is not committed yet", "wait again, or cancel the update");
 }
 
@@ -149,8 +138,9 @@ Status UpdateRecord::NotYet(Woken woken, const char* what, const char* advice) c
   const std::string text = StrCat("version ", ToString(version_), ": ", what);
   if (woken == Woken::kInterrupted)
     return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", text, "; ", advice)};
+  const std::string note = told_.Read([](const Told& told) { return told.note; });
   return {Code::kTimedOut,
-          StrCat(text, ", and the timeout of this call is over; ", advice, note_.empty() ? "" : "; ", note_)};
+          StrCat(text, ", and the timeout of this call is over; ", advice, note.empty() ? "" : "; ", note)};
 }
 
 // --- All of a trainer ---------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "protocol/messages.h"
@@ -29,7 +27,7 @@ class UpdateRecord {
   void SetHeld();
   [[nodiscard]] bool over() const;
   /// Something that a time-out should mention: who is lost.
-  void SetNote(std::string note);
+  void SetNote(const std::string& note);
 
   /// `give_up`: ends the update, as there is no controller; SetFree and SetDone follow.
   using GiveUp = std::function<void(const Status&)>;
@@ -38,20 +36,21 @@ class UpdateRecord {
   [[nodiscard]] std::vector<EngineStats> Engines() const;
 
  private:
+  struct Told {
+    std::optional<Status> free;
+    std::optional<Result<UpdateStats>> done;
+    std::vector<EngineStats> engines;
+    std::string note;
+  };
   template <typename Done>
-  Woken Wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const GiveUp& give_up, const Done& done);
+  Woken Wait(TimePoint deadline, const GiveUp& give_up, const Done& done);
   [[nodiscard]] Status NotYet(Woken woken, const char* what, const char* advice) const;
 
   const Version version_;
   const Interrupted interrupted_;
   const Patience patience_;
   const OwnProcess process_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<Status> free_;
-  std::optional<Result<UpdateStats>> done_;
-  std::vector<EngineStats> engines_;
-  std::string note_;
+  Shared<Told> told_;
 };
 
 /// Those of a trainer that are not over, and the newest, each with what must be over before it is sent. The
