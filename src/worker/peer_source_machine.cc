@@ -14,123 +14,107 @@ class PeerSourceEvents {
  public:
   explicit PeerSourceEvents(PeerSourceTransition& transition) : t_(transition), s_(transition.state) {}
 
-  void operator()(const protocol::Welcome& welcome);
-  void operator()(const protocol::Stop& stop);
-  void operator()(const protocol::Release& release);
-  void operator()(const PeerSourcePlanArrived& plan);
-  void operator()(const SendPlanReady& prepared);
-  void operator()(const SendPlanFailed& failed);
-  void operator()(const PeerSourceStart& event);
-  void operator()(const SendEnded& ended);
-  void operator()(const SendFenced& fenced);
-  void operator()(const MemoryReclaimed& reclaimed);
-  void operator()(const SessionEnded& ended);
+  // --- The controller's messages ----------------------------------------------------------------------
+
+  void operator()(const protocol::Welcome& welcome) {
+    if (s_.ended || welcome.term < s_.term) return;
+    LeavePlan();
+    s_.term = welcome.term;
+  }
+
+  void operator()(const PeerSourcePlanArrived& plan) {
+    if (s_.ended) return;
+    LeavePlan();
+    s_.epoch = plan.epoch;
+  }
+
+  void operator()(const PeerSourceStart& event) {
+    const StartOrder& start = event.start;
+    if (s_.ended || start.update.term != s_.term) return;
+    if (start.update.epoch != s_.epoch || !s_.prepared)
+      return Refuse(start, Code::kCancelled,
+                    StrCat("is not prepared to send by the plan of epoch ", start.update.epoch,
+                           "; the controller plans again"));
+    if (event.held != start.version || event.held.number < 0) {
+      return Refuse(start, Code::kUnavailable,
+                    StrCat("cannot send version ", ToString(start.version),
+                           "; the version that others may read here is ", ToString(event.held),
+                           ", and the controller looks for another source"));
+    }
+    s_.sendings.push_back({.update = start.update, .destination = start.destination, .part = start.part});
+    t_.Do(BeginSending{start});
+  }
+
+  void operator()(const protocol::Stop& stop) {
+    Stop([&](const Sending& sending) {
+      return sending.update == stop.update && sending.destination == stop.destination;
+    });
+  }
+
+  void operator()(const protocol::Release& release) {
+    Stop([&](const Sending& sending) { return sending.update == release.update; });
+  }
+
+  // --- The data plane and the rank itself ---------------------------------------------------------------
+
+  void operator()(const SendPlanReady& prepared) {
+    if (prepared.epoch != s_.epoch || s_.ended) return;
+    s_.prepared = true;
+    t_.Send(protocol::Prepared{.epoch = s_.epoch});
+  }
+
+  void operator()(const SendPlanFailed& failed) {
+    if (failed.epoch != s_.epoch || s_.ended) return;
+    t_.Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
+                             .destination = failed.destination,
+                             .reason = failed.reason});
+  }
+
+  void operator()(const SendEnded& ended) {
+    // Of what went well the receiver tells.
+    if (EndSending(s_.sendings, ended) && !ended.status.ok())
+      t_.Send(protocol::Failed{ended.update, int64_t{ended.destination}, ended.status});
+  }
+
+  void operator()(const SendFenced& fenced) {
+    std::erase_if(s_.sendings, [&](const Sending& sending) { return sending.IsOf(fenced); });
+  }
+
+  void operator()(const MemoryReclaimed& reclaimed) {
+    const auto tell = [&](const Sending& sending) {
+      if (!s_.ended)
+        t_.Send(protocol::Failed{sending.update, int64_t{sending.destination}, reclaimed.reason});
+    };
+    StopSendings(s_.sendings, t_.actions, EverySending, tell);
+    if (!reclaimed.leaves) return;
+    s_.epoch = 0;
+    s_.prepared = false;
+  }
+
+  void operator()(const SessionEnded&) {
+    s_.ended = true;
+    LeavePlan();
+  }
 
  private:
-  void Refuse(const StartOrder& start, Code code, const std::string& why);
   template <typename Match>
   void Stop(const Match& match) {
     StopSendings(s_.sendings, t_.actions, match);
   }
-  void LeavePlan();
+  void Refuse(const StartOrder& start, Code code, const std::string& why) {
+    t_.Send(protocol::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
+  }
+
+  /// Nothing is sent by it any more.
+  void LeavePlan() {
+    Stop(EverySending);
+    s_.epoch = 0;
+    s_.prepared = false;
+  }
 
   PeerSourceTransition& t_;
   PeerSourceState& s_;
 };
-
-// --- The controller's messages ----------------------------------------------------------------------
-
-void PeerSourceEvents::operator()(const protocol::Welcome& welcome) {
-  if (s_.ended || welcome.term < s_.term) return;
-  LeavePlan();
-  s_.term = welcome.term;
-}
-
-void PeerSourceEvents::operator()(const PeerSourcePlanArrived& plan) {
-  if (s_.ended) return;
-  LeavePlan();
-  s_.epoch = plan.epoch;
-}
-
-void PeerSourceEvents::operator()(const PeerSourceStart& event) {
-  const StartOrder& start = event.start;
-  if (s_.ended || start.update.term != s_.term) return;
-  if (start.update.epoch != s_.epoch || !s_.prepared)
-    return Refuse(start, Code::kCancelled,
-                  StrCat("is not prepared to send by the plan of epoch ", start.update.epoch,
-                         "; the controller plans again"));
-  if (event.held != start.version || event.held.number < 0) {
-    return Refuse(
-        start, Code::kUnavailable,
-        StrCat("cannot send version ", ToString(start.version), "; the version that others may read here is ",
-               ToString(event.held), ", and the controller looks for another source"));
-  }
-  s_.sendings.push_back({.update = start.update, .destination = start.destination, .part = start.part});
-  t_.Do(BeginSending{start});
-}
-
-void PeerSourceEvents::operator()(const protocol::Stop& stop) {
-  Stop([&](const Sending& sending) {
-    return sending.update == stop.update && sending.destination == stop.destination;
-  });
-}
-
-void PeerSourceEvents::operator()(const protocol::Release& release) {
-  Stop([&](const Sending& sending) { return sending.update == release.update; });
-}
-
-// --- The data plane and the rank itself ---------------------------------------------------------------
-
-void PeerSourceEvents::operator()(const SendPlanReady& prepared) {
-  if (prepared.epoch != s_.epoch || s_.ended) return;
-  s_.prepared = true;
-  t_.Send(protocol::Prepared{.epoch = s_.epoch});
-}
-
-void PeerSourceEvents::operator()(const SendPlanFailed& failed) {
-  if (failed.epoch != s_.epoch || s_.ended) return;
-  t_.Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
-                           .destination = failed.destination,
-                           .reason = failed.reason});
-}
-
-void PeerSourceEvents::operator()(const SendEnded& ended) {
-  // Of what went well the receiver tells.
-  if (EndSending(s_.sendings, ended) && !ended.status.ok())
-    t_.Send(protocol::Failed{ended.update, int64_t{ended.destination}, ended.status});
-}
-
-void PeerSourceEvents::operator()(const SendFenced& fenced) {
-  std::erase_if(s_.sendings, [&](const Sending& sending) { return sending.IsOf(fenced); });
-}
-
-void PeerSourceEvents::operator()(const MemoryReclaimed& reclaimed) {
-  const auto tell = [&](const Sending& sending) {
-    if (!s_.ended) t_.Send(protocol::Failed{sending.update, int64_t{sending.destination}, reclaimed.reason});
-  };
-  StopSendings(s_.sendings, t_.actions, EverySending, tell);
-  if (!reclaimed.leaves) return;
-  s_.epoch = 0;
-  s_.prepared = false;
-}
-
-void PeerSourceEvents::operator()(const SessionEnded&) {
-  s_.ended = true;
-  LeavePlan();
-}
-
-// --- Parts of transitions -------------------------------------------------------------------------------
-
-void PeerSourceEvents::Refuse(const StartOrder& start, Code code, const std::string& why) {
-  t_.Send(protocol::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
-}
-
-/// Nothing is sent by it any more.
-void PeerSourceEvents::LeavePlan() {
-  Stop(EverySending);
-  s_.epoch = 0;
-  s_.prepared = false;
-}
 
 }  // namespace
 

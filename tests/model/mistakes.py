@@ -31,8 +31,8 @@ MISTAKES = [
     (
         "no_fence",
         RANK,
-        "  s_.step = Step::kFencing;\n  t_.Do(RevokeGrants{arrived.update});",
-        "  update_.BecomeReady();",
+        "    s_.step = Step::kFencing;\n    t_.Do(RevokeGrants{arrived.update});",
+        "    update_.BecomeReady();",
         "grant",
         "deep_in_place",
     ),
@@ -80,9 +80,10 @@ MISTAKES = [
     (
         "a_refusal_comes_after_the_copy",
         RANK,
-        "  if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace || run.changed;\n"
-        "  if (s_.abort) return update_.CompleteAbort();",
-        "  s_.touched = s_.landing == Landing::kInPlace;\n  if (s_.abort) return update_.CompleteAbort();",
+        "    if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace || run.changed;\n"
+        "    if (s_.abort) return update_.CompleteAbort();",
+        "    s_.touched = s_.landing == Landing::kInPlace;\n"
+        "    if (s_.abort) return update_.CompleteAbort();",
         "mixture",
         "deep_loader ranks=1 search=departures timeouts=1",
     ),
