@@ -311,7 +311,7 @@ class Client final : public ControlClient {
     return now >= *refused_since_ + settings_.join_timeout;
   }
 
-  /// Now and then, and ever less often: whoever looks at what seems to hang is to see what it waits for.
+  /// Now and then, and ever less often: a user who looks at what seems to hang is to see what it waits for.
   void Remind() {
     const TimePoint now = Clock::now();
     if (now < remind_) return;
@@ -366,7 +366,7 @@ class Client final : public ControlClient {
     auto message = Decode(event.parcel);
     if (!message.ok()) {
       if (connected() || !ever_) return End(message.status());
-      reason_ = message.status();  // Whoever has the port meanwhile may be no controller.
+      reason_ = message.status();  // The process that has the port meanwhile may be no controller.
       return GiveUpStream();
     }
     if (const auto* welcome = std::get_if<protocol::Welcome>(&*message)) {
