@@ -388,7 +388,7 @@ class Client final : public ControlClient {
                                 welcome.term.number, ", and this worker has followed a newer one of term ",
                                 term_.number, "; end the older controller"));
       // What was told before was why the newer one is gone; that it found this one is news, once.
-      if (reason_.message() != older.message()) Tell(LinkState::kBroken, older);
+      if (reason_ != older) Tell(LinkState::kBroken, older);
       reason_ = older;
       GiveUpStream();
       return;
