@@ -106,6 +106,7 @@ struct Sender::Job {
         span.bytes = bytes;
         span.pieces = pieces;
         span.chunk = chunk;
+        span.lanes = to().connection.lanes();
         span.path = to().connection.Describe().substr(0, protocol::kMaxConnectionBytes);
       }
       if (span.seconds > 0 || span.bytes > 0) spans.push_back(std::move(span));
