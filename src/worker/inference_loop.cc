@@ -30,7 +30,6 @@ InferenceLoop::InferenceLoop(Session& session, Background& background, std::stri
 void InferenceLoop::OnMessage(protocol::ControllerMessage message) {
   const auto take = [this](auto&& value) {
     using T = std::decay_t<decltype(value)>;
-    constexpr bool is_welcome = std::is_same_v<T, protocol::Welcome>;
     // Before the rank's own machine: what a new session makes void is given no more.
     if constexpr (std::is_constructible_v<PeerSourceEvent, T>) peer_source_.Feed(value);
     if constexpr (std::is_same_v<T, protocol::Offered>) {
@@ -47,14 +46,11 @@ void InferenceLoop::OnMessage(protocol::ControllerMessage message) {
     } else if constexpr (std::is_same_v<T, protocol::SourceDigests>) {
       receiver_.OnDigests(std::move(value));
     } else if constexpr (std::is_constructible_v<InferenceEvent, T>) {
-      if constexpr (std::is_same_v<T, protocol::Lost>) LogLoss(value);
       if constexpr (std::is_same_v<T, protocol::Lost> || std::is_same_v<T, protocol::Abort>)
         value.reason = AsOutcome(std::move(value.reason));
       Feed(std::forward<decltype(value)>(value));
-      if constexpr (is_welcome) {
-        session_.SetOutcome(Status::Ok());
-        if (asking_) session_.client().Send(protocol::AskOffered{});
-      }
+      if constexpr (std::is_same_v<T, protocol::Welcome>)
+        if (asking_) AskOffered();
     }
     // Refused: the client ends with its reason. Superseded: nothing had come here of that version.
   };
@@ -63,9 +59,8 @@ void InferenceLoop::OnMessage(protocol::ControllerMessage message) {
 
 void InferenceLoop::OnEnded(const Status& status) {
   peer_source_.Feed(SessionEnded{});
-  Feed(SessionEnded{AsOutcome(status)});
-  session_.SetOutcome(status);
-  output_.Change([&](auto& output) { output.ended = AsOutcome(status); });
+  Feed(SessionEnded{status});
+  output_.Change([&](auto& output) { output.ended = status; });
   // A call that must not end while a stopped process may write ends all the same, with that news.
   session_.loop().After(2 * session_.settings().lease, [this] { Feed(CallExpired{}); });
 }

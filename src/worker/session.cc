@@ -139,7 +139,7 @@ Status Session::OpenClient() {
   client.hello.host = HostName();
   client.on_message = [this](protocol::ControllerMessage message) {
     auto shared = std::make_shared<protocol::ControllerMessage>(std::move(message));
-    loop_.Post([this, shared] { handlers_.on_message(std::move(*shared)); });
+    loop_.Post([this, shared] { OnMessage(std::move(*shared)); });
   };
   client.on_state = [this](control::LinkState state, const Status& status) {
     if (state == control::LinkState::kBroken && !status.ok())
@@ -149,10 +149,23 @@ Status Session::OpenClient() {
                            ? status
                            : Status(status.code(), StrCat(status.message(), " (", commit_group_, ")"));
     told_.Change([&](Told& told) { told.end = AsOutcome(end); });
-    loop_.Post([this, end] { handlers_.on_ended(end); });
+    loop_.Post([this, end] {
+      handlers_.on_ended(AsOutcome(end));
+      SetOutcome(end);
+    });
   };
   WC_ASSIGN_OR_RETURN(client_, control::ControlClient::Start(std::move(client)));
   return Status::Ok();
+}
+
+void Session::OnMessage(protocol::ControllerMessage message) {
+  if (const auto* lost = std::get_if<protocol::Lost>(&message)) {
+    const LogLevel level = lost->reason.code() == Code::kCancelled ? LogLevel::kInfo : LogLevel::kWarning;
+    if (level >= GetLogLevel()) Log(level, lost->reason.message());  // Leaving politely is nobody's worry.
+  }
+  const bool welcome = std::holds_alternative<protocol::Welcome>(message);
+  handlers_.on_message(std::move(message));
+  if (welcome) SetOutcome(Status::Ok());
 }
 
 /// Bytes flow from trainers to inference ranks, and between these. Which incarnation of a rank may write is
@@ -239,14 +252,6 @@ void Session::Leave() {
   if (client_ != nullptr) client_->Leave(Clock::now() + kLeaveTime);
   loop_.Stop();  // Its tasks use the client.
   client_.reset();
-}
-
-void LogLoss(const protocol::Lost& lost) {
-  if (lost.reason.code() == Code::kCancelled) {
-    WC_LOG(kInfo, lost.reason.message());
-  } else {
-    WC_LOG(kWarning, lost.reason.message());
-  }
 }
 
 }  // namespace weightcast::worker

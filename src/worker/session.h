@@ -27,7 +27,7 @@ class Session {
   /// All are called in the loop, after Begin.
   struct Handlers {
     std::function<void(protocol::ControllerMessage)> on_message;
-    std::function<void(Status)> on_ended;  ///< Once; nothing comes after it.
+    std::function<void(Status)> on_ended;  ///< Once, as AsOutcome has it; nothing comes after it.
     std::function<void(const Identity&)> on_connected;
     std::function<void(const Identity&, const Status&)> on_disconnected;
   };
@@ -41,11 +41,9 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Attaches to the controller; blocks until SetOutcome. Errors: why the session ended. Bounded by
-  /// join_timeout, but for a patient worker.
+  /// Attaches to the controller; blocks until a Welcome has been taken. Errors: why the session ended. Bounded
+  /// by join_timeout, but for a patient worker.
   Status Begin();
-  /// To be called in the loop when a Welcome has been taken, or the session has ended.
-  void SetOutcome(const Status& status);
 
   [[nodiscard]] Loop& loop() { return loop_; }
   [[nodiscard]] Endpoint& endpoint() { return *endpoint_; }
@@ -76,6 +74,8 @@ class Session {
   Session(const WorkerOptions& options, protocol::Role role, Settings settings, Handlers handlers);
   Status OpenEndpoint();
   Status OpenClient();
+  void OnMessage(protocol::ControllerMessage message);
+  void SetOutcome(const Status& status);
   void PostIfBegun(std::function<void()> task);
   Result<protocol::ClusterView> ViewOnce(TimePoint deadline);
   [[nodiscard]] Status Admit(const Identity& peer) const;
@@ -104,8 +104,5 @@ class Session {
   std::unique_ptr<control::ControlClient> client_;
   std::shared_ptr<http::Exporter> exporter_;
 };
-
-/// Warns of a worker that was lost; one that left politely is nobody's worry.
-void LogLoss(const protocol::Lost& lost);
 
 }  // namespace weightcast::worker

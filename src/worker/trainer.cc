@@ -113,10 +113,7 @@ Status TrainerWorker::Open(WorkerOptions options) {
   WC_ASSIGN_OR_RETURN(group_, CommitGroup::Join(options));
   Session::Handlers handlers;
   handlers.on_message = [this](protocol::ControllerMessage message) { OnMessage(std::move(message)); };
-  handlers.on_ended = [this](const Status& status) {
-    Feed(SessionEnded{AsOutcome(status)});
-    session_->SetOutcome(status);
-  };
+  handlers.on_ended = [this](const Status& status) { Feed(SessionEnded{status}); };
   handlers.on_connected = [](const Identity&) {};
   handlers.on_disconnected = [this](const Identity& peer, const Status& status) {
     WC_LOG(kInfo, session_->text(), ": connection to ", ToString(peer), " ended: ", status.message());
@@ -303,7 +300,6 @@ std::vector<std::string> TrainerWorker::ConnectionMap() const { return session_-
 void TrainerWorker::OnMessage(protocol::ControllerMessage message) {
   const auto take = [this](auto&& value) {
     using T = std::decay_t<decltype(value)>;
-    constexpr bool is_welcome = std::is_same_v<T, protocol::Welcome>;
     if constexpr (std::is_same_v<T, protocol::Plan>) {
       Feed(TrainerPlanArrived{.epoch = value.epoch, .run = value.run});
       records_.SetNote({});
@@ -315,12 +311,8 @@ void TrainerWorker::OnMessage(protocol::ControllerMessage message) {
     } else if constexpr (std::is_same_v<T, protocol::Refused>) {
       // The client ends with this reason.
     } else if constexpr (std::is_constructible_v<TrainerEvent, T>) {
-      if constexpr (std::is_same_v<T, protocol::Lost>) {
-        records_.SetNote(value.reason.message());
-        LogLoss(value);
-      }
+      if constexpr (std::is_same_v<T, protocol::Lost>) records_.SetNote(value.reason.message());
       Feed(std::forward<decltype(value)>(value));
-      if constexpr (is_welcome) session_->SetOutcome(Status::Ok());
     }
   };
   std::visit(take, std::move(message));
