@@ -75,7 +75,7 @@ struct AskOffered {
 
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
 /// registration begins at `offset` of region `region`. A trainer knows tensors and boxes from its table but
-/// not the order of another's registration: it finds a place by `shard` (worker/shard_key.h).
+/// not the order of another's registration: it finds a place by `shard` (worker/shards.h).
 /// Sent after each Register, and again when memory has moved.
 struct LandingMap {
   uint32_t epoch = 0;  ///< 0 from the worker; in a PeerLanding the plan's.

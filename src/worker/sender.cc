@@ -130,7 +130,7 @@ struct Sender::Job {
     uint64_t staged = 0;
     return digests->Add(transfer - transfers.first, *plan->memory->devices, [&, this](const Item& item) {
       const auto& route = plan->table.routes[item.route];
-      const Shard& shard = plan->memory->shards[plan->sources[route.src_shard]];
+      const Shard& shard = plan->ShardOf(item);
       if (!plan->IsStaged(route))
         return ItemBytes{.in = ItemBytes::In::kSource, .data = DataOf(shard), .device = DeviceOf(shard)};
       const uint64_t at = StagedAt(space, staged);
