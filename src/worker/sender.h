@@ -11,7 +11,6 @@
 
 #include "protocol/messages.h"
 #include "trace/metrics.h"
-#include "transport/types.h"
 #include "weightcast/clock.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/settings.h"
