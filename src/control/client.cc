@@ -13,9 +13,9 @@
 #include "base/out_of_memory.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "base/task_thread.h"
 #include "base/thread.h"
 #include "control/conduit.h"
-#include "control/mailbox.h"
 #include "control/session_link.h"
 #include "control/token.h"
 #include "protocol/codec.h"
@@ -49,7 +49,6 @@ class Client final : public ControlClient {
                                      "; check that it runs and the address")});
   }
   Status Begin() {
-    WC_ASSIGN_OR_RETURN(caller_, StartThread("wc-deliver", [this] { Deliver(); }));
     WC_ASSIGN_OR_RETURN(thread_, StartThread("wc-control", [this] { Run(); }));
     return Status::Ok();
   }
@@ -59,8 +58,6 @@ class Client final : public ControlClient {
     stop_ = true;
     conduit_->Wake();
     if (thread_.joinable()) thread_.join();
-    deliveries_.Post([this] { delivered_ = true; });
-    if (caller_.joinable()) caller_.join();
   }
 
   void SetServed(protocol::EngineState state, Version served, Version newest) override {
@@ -136,16 +133,9 @@ class Client final : public ControlClient {
     TryAgain();
   }
 
-  /// The thread that runs the caller's code.
-  void Deliver() {
-    while (!delivered_) {
-      if (const auto task = deliveries_.Take(Clock::now() + std::chrono::hours(1))) (*task)();
-    }
-  }
-
   void DeliverMessage(Parcel parcel) {
     auto shared = std::make_shared<Parcel>(std::move(parcel));
-    deliveries_.Post([this, shared] {
+    deliveries_.Run([this, shared] {
       if (quiet_) return;
       auto message = Decode(std::move(*shared));
       if (message.ok()) return options_.on_message(std::move(*message));
@@ -445,7 +435,7 @@ class Client final : public ControlClient {
       status_ = reason;
     }
     changed_.notify_all();
-    deliveries_.Post([this, state, reason] {
+    deliveries_.Run([this, state, reason] {
       if (!quiet_ || state == LinkState::kEnded) options_.on_state(state, reason);
     });
   }
@@ -491,9 +481,6 @@ class Client final : public ControlClient {
   std::atomic<bool> leave_queued_{false};
   std::atomic<bool> quiet_{false};  ///< Being destroyed.
 
-  Mailbox deliveries_;
-  bool delivered_ = false;  ///< The delivering thread's.
-
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   LinkState state_ = LinkState::kBroken;
@@ -503,7 +490,7 @@ class Client final : public ControlClient {
   bool forgotten_ = false;  ///< Until the next session.
 
   std::thread thread_;
-  std::thread caller_;
+  TaskThread deliveries_{"wc-deliver"};  ///< Runs the caller's code. Last: its tasks use the others.
 };
 
 }  // namespace
