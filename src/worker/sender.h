@@ -60,7 +60,6 @@ class Sender {
   [[nodiscard]] uint64_t peak_staging() const { return staging_.peak_bytes(); }
 
  private:
-  class JobClock;
   struct Flight;
   struct Job;
   struct Pick;
