@@ -238,32 +238,32 @@ Status TrainerWorker::CheckAnnounced(int64_t number) {
 
 Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, std::string label,
                                                      const std::shared_ptr<StreamGate>& gate) {
+  const auto post = [anchor = anchor_](const TrainerEvent& event) {
+    anchor->Post([event](TrainerWorker& worker) { worker.Feed(event); });
+  };
+  UpdateRecord::Calls calls;
+  calls.cancel = [post, number, gate] {
+    if (gate != nullptr) gate->Cancel();
+    post(CancelCalled{number});
+  };
+  calls.give_up = [post, number](const Status& reason) { post(NoController{number, reason}); };
+  calls.explain = [settings = session_->settings(), model = session_->model(), number,
+                   interrupted = interrupted_](TimePoint deadline) {
+    return control::GetUpdates(settings, {.model = model, .number = number}, deadline, interrupted);
+  };
   std::shared_ptr<UpdateRecord> record;
   const TimePoint called = Clock::now();
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
     record = std::make_shared<UpdateRecord>(protocol::VersionOf(state_.run, number, label), interrupted_,
-                                            session_->patience());
+                                            session_->patience(), std::move(calls));
     const bool added = records_.Add(number, record, gate);
     Feed(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext, .label = label});
     if (answer_->status.ok()) return sender_->report().Offered(number, called);
     if (added) records_.Remove(number);
   });
   if (!answer.status.ok()) return answer.status;
-  const auto explain = [settings = session_->settings(), model = session_->model(), number,
-                        interrupted = interrupted_](TimePoint deadline) {
-    return control::GetUpdates(settings, {.model = model, .number = number}, deadline, interrupted);
-  };
-  const auto post = [anchor = anchor_](const TrainerEvent& event) {
-    anchor->Post([event](TrainerWorker& worker) { worker.Feed(event); });
-  };
-  return MakeUpdate(
-      std::move(record),
-      [post, number, gate] {
-        if (gate != nullptr) gate->Cancel();
-        post(CancelCalled{number});
-      },
-      [post, number](const Status& reason) { post(NoController{number, reason}); }, explain);
+  return std::shared_ptr<Update>(std::move(record));
 }
 
 /// Under `calls_`, so that the memory stays registered.

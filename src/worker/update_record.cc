@@ -7,28 +7,6 @@
 namespace weightcast::worker {
 namespace {
 
-class PublishedUpdate final : public Update {
- public:
-  PublishedUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                  UpdateRecord::GiveUp give_up, Explainer explain)
-      : record_(std::move(record)),
-        cancel_(std::move(cancel)),
-        give_up_(std::move(give_up)),
-        explain_(std::move(explain)) {}
-  Version version() const override { return record_->version(); }
-  Status WaitSources(TimePoint deadline) override { return record_->WaitFree(deadline, give_up_); }
-  Result<UpdateStats> Wait(TimePoint deadline) override { return record_->WaitDone(deadline, give_up_); }
-  std::vector<EngineStats> Engines() const override { return record_->Engines(); }
-  Result<std::string> Explain(TimePoint deadline) const override { return explain_(deadline); }
-  void Cancel() override { cancel_(); }
-
- private:
-  const std::shared_ptr<UpdateRecord> record_;
-  const std::function<void()> cancel_;
-  const UpdateRecord::GiveUp give_up_;
-  const Explainer explain_;
-};
-
 std::vector<RankStats> StatsOf(const std::vector<protocol::RankBytes>& ranks) {
   std::vector<RankStats> stats;
   for (const auto& rank : ranks)
@@ -105,31 +83,29 @@ std::vector<EngineStats> UpdateRecord::Engines() const {
 
 /// Without a controller the update is over, but its sources are free only when nobody reads them any more.
 template <typename Done>
-Woken UpdateRecord::Wait(TimePoint deadline, const GiveUp& give_up, const Done& done) {
+Woken UpdateRecord::WaitUntil(TimePoint deadline, const Done& done) {
   Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = patience_};
   while (true) {
     const Woken woken = told_.Wait(limits, done);
     if (woken != Woken::kAway) return woken;
     limits.start = Clock::now();
-    if (const Status away = patience_.absence->Told(); !away.ok()) give_up(away);
+    if (const Status away = patience_.absence->Told(); !away.ok()) calls_.give_up(away);
   }
 }
 
-Status UpdateRecord::WaitFree(TimePoint deadline, const GiveUp& give_up) {
+Status UpdateRecord::WaitSources(TimePoint deadline) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::optional<Status> free;
-  const Woken woken =
-      Wait(deadline, give_up, [&](const Told& told) { return (free = told.free).has_value(); });
+  const Woken woken = WaitUntil(deadline, [&](const Told& told) { return (free = told.free).has_value(); });
   return free ? *free
               : NotYet(woken, "engines still need the registered tensors",
                        "do not change them, and wait for the sources again");
 }
 
-Result<UpdateStats> UpdateRecord::WaitDone(TimePoint deadline, const GiveUp& give_up) {
+Result<UpdateStats> UpdateRecord::Wait(TimePoint deadline) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::optional<Result<UpdateStats>> done;
-  const Woken woken =
-      Wait(deadline, give_up, [&](const Told& told) { return (done = told.done).has_value(); });
+  const Woken woken = WaitUntil(deadline, [&](const Told& told) { return (done = told.done).has_value(); });
   if (done) return *done;
   return NotYet(woken, "it is not committed yet", "wait again, or cancel the update");
 }
@@ -183,12 +159,6 @@ void UpdateRecords::Prune() {
   std::erase_if(entries_, [&](const auto& entry) {
     return entry.first != entries_.rbegin()->first && entry.second.record->over();
   });
-}
-
-std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                                   UpdateRecord::GiveUp give_up, Explainer explain) {
-  return std::make_shared<PublishedUpdate>(std::move(record), std::move(cancel), std::move(give_up),
-                                           std::move(explain));
 }
 
 }  // namespace weightcast::worker

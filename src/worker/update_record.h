@@ -13,13 +13,22 @@
 
 namespace weightcast::worker {
 
-/// What is known of one published version: written by the worker's loop, waited for by the user. Thread safe.
-class UpdateRecord {
+/// What Publish returns: what is known of one version, written by the worker's loop, waited for by the user.
+/// Thread safe.
+class UpdateRecord final : public Update {
  public:
-  UpdateRecord(Version version, Interrupted interrupted, Patience patience)
-      : version_(version), interrupted_(std::move(interrupted)), patience_(std::move(patience)) {}
+  /// They may outlive the worker.
+  struct Calls {
+    std::function<void()> cancel;
+    std::function<void(const Status&)> give_up;  ///< There is no controller; SetFree and SetDone follow.
+    std::function<Result<std::string>(TimePoint)> explain;
+  };
+  UpdateRecord(Version version, Interrupted interrupted, Patience patience, Calls calls)
+      : version_(version),
+        interrupted_(std::move(interrupted)),
+        patience_(std::move(patience)),
+        calls_(std::move(calls)) {}
 
-  [[nodiscard]] Version version() const { return version_; }
   /// The first word counts, of each.
   void SetFree(Status status);
   void SetDone(Result<UpdateStats> outcome, std::vector<EngineStats> engines = {});
@@ -29,11 +38,14 @@ class UpdateRecord {
   /// Something that a time-out should mention: who is lost.
   void SetNote(const std::string& note);
 
-  /// `give_up`: ends the update, as there is no controller; SetFree and SetDone follow.
-  using GiveUp = std::function<void(const Status&)>;
-  Status WaitFree(TimePoint deadline, const GiveUp& give_up);
-  Result<UpdateStats> WaitDone(TimePoint deadline, const GiveUp& give_up);
-  [[nodiscard]] std::vector<EngineStats> Engines() const;
+  [[nodiscard]] Version version() const override { return version_; }
+  Status WaitSources(TimePoint deadline) override;
+  Result<UpdateStats> Wait(TimePoint deadline) override;
+  [[nodiscard]] std::vector<EngineStats> Engines() const override;
+  [[nodiscard]] Result<std::string> Explain(TimePoint deadline) const override {
+    return calls_.explain(deadline);
+  }
+  void Cancel() override { calls_.cancel(); }
 
  private:
   struct Told {
@@ -43,12 +55,13 @@ class UpdateRecord {
     std::string note;
   };
   template <typename Done>
-  Woken Wait(TimePoint deadline, const GiveUp& give_up, const Done& done);
+  Woken WaitUntil(TimePoint deadline, const Done& done);
   [[nodiscard]] Status NotYet(Woken woken, const char* what, const char* advice) const;
 
   const Version version_;
   const Interrupted interrupted_;
   const Patience patience_;
+  const Calls calls_;
   const OwnProcess process_;
   Shared<Told> told_;
 };
@@ -80,12 +93,5 @@ class UpdateRecords {
 
   std::map<int64_t, Entry> entries_;
 };
-
-/// Update::Explain, of a worker that may have been closed.
-using Explainer = std::function<Result<std::string>(TimePoint)>;
-
-/// What Publish returns. `cancel` and `give_up` may outlive the worker.
-std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                                   UpdateRecord::GiveUp give_up, Explainer explain);
 
 }  // namespace weightcast::worker
