@@ -41,8 +41,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Attaches to the controller; blocks until a Welcome has been taken. Errors: why the session ended. Bounded
-  /// by join_timeout, but for a patient worker.
+  /// Attaches to the controller; blocks until a Welcome has been taken. Errors: why the session ended.
+  /// Bounded by join_timeout, but for a patient worker.
   Status Begin();
 
   [[nodiscard]] Loop& loop() { return loop_; }
