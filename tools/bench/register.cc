@@ -25,7 +25,7 @@
 #include "tools/demo/options.h"
 #include "weightcast/clock.h"
 #include "weightcast/worker.h"
-#include "worker/shard_key.h"
+#include "worker/shards.h"
 #include "worker/table_file.h"
 
 namespace weightcast::tools {

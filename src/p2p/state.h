@@ -1,23 +1,45 @@
 #pragma once
 
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "endpoint/user_memory.h"
 #include "p2p/messages.h"
+#include "p2p/outbox.h"
 #include "weightcast/clock.h"
 #include "weightcast/endpoint.h"
+#include "weightcast/settings.h"
 
-// What an engine keeps of its peers; all guarded by its mutex.
+// What an engine keeps; all guarded by its mutex.
 namespace weightcast::p2p {
+
+inline constexpr const char* kRole = "p2p";                    ///< Of an engine's identity.
+inline constexpr uint64_t kSharedChannel = uint64_t{1} << 63;  ///< Its first number on the wire.
+/// Looked at ten times a second by calls that wait: true ends them as kCancelled.
+using Interrupted = std::function<bool()>;
+inline constexpr Duration kGlance = std::chrono::milliseconds(100);  ///< Between two such looks.
 
 struct Peer;
 struct Channel;
+
+/// Bytes of this process, inside a registered memory; memory 0: registered for this call alone. Memory of a
+/// GPU is recognised by its address.
+struct Local {
+  uint64_t memory = 0;
+  std::byte* address = nullptr;
+  uint64_t length = 0;
+};
 
 /// Registered memory.
 struct Memory {
@@ -30,10 +52,11 @@ struct Memory {
   bool temporary = false;          ///< Of one operation.
   bool advertised = false;         ///< Registered because it was advertised.
 };
+using MemoryPtr = std::shared_ptr<Memory>;
 
 /// One piece of an operation on this side.
 struct Part {
-  std::shared_ptr<Memory> memory;
+  MemoryPtr memory;
   uint64_t offset = 0;  ///< Within the memory.
   uint64_t length = 0;
 };
@@ -123,5 +146,32 @@ using PeerPtr = std::shared_ptr<Peer>;
 
 /// For messages: "the p2p endpoint of rank 0 at 10.0.0.1:29760".
 std::string NameOf(const Peer& peer);
+
+/// The tables of an engine.
+struct State {
+  State(const Settings& settings, std::function<Result<StreamRef>(int device)> streams)
+      : job(settings.job), lease(settings.lease), stream_of(std::move(streams)), user_memory(settings) {}
+
+  /// A message goes out as soon as the peer has room for it.
+  void Tell(const Peer& peer, const Message& message);
+  /// By the script's number; not ok: there is none, or why it is closed.
+  [[nodiscard]] Result<ChannelPtr> Usable(uint64_t channel) const;
+
+  const std::string job;
+  const Duration lease;
+  const std::function<Result<StreamRef>(int device)> stream_of;  ///< As EngineOptions.
+  endpoint::UserMemory user_memory;
+  std::unique_ptr<Endpoint> endpoint;
+  Outbox outbox;
+
+  mutable std::mutex mutex;         ///< Guards all below.
+  std::condition_variable changed;  ///< Operations that ended or began to move, channels to accept.
+  std::map<Incarnation, PeerPtr> peers;
+  std::map<uint64_t, ChannelPtr> channels;
+  std::map<uint64_t, MemoryPtr> memories;
+  std::map<uint64_t, OperationPtr> operations;
+  std::map<uint64_t, OperationPtr> awaiting;  ///< Those that wait for streams.
+  std::deque<ChannelPtr> to_accept;
+};
 
 }  // namespace weightcast::p2p
