@@ -337,9 +337,11 @@ TEST(Greeting, AHelloOfVersion2IsToldThatItIsOne) {
 }
 
 TEST(Greeting, AHelloOfALaterVersionIsToldThatItIsOne) {
-  const auto decoded = DecodeWorkerMessage("\x0a\x05\x08\x07what");
+  std::string later("\x0a\x05\x08\x00what", 8);
+  later[3] = kProtocolVersion + 1;
+  const auto decoded = DecodeWorkerMessage(later);
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
-  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 7U);
+  EXPECT_EQ(std::get<Hello>(*decoded).protocol, kProtocolVersion + 1);
 }
 
 TEST(Greeting, ARefusalIsAsInVersion2) {
@@ -350,7 +352,7 @@ TEST(Greeting, WhatVersion2ReadsOfAHelloComesFirst) {
   Hello hello = std::get<Hello>(WorkerMessages()[0]);
   hello.protocol = kProtocolVersion;
   const std::string bytes = Encode(WorkerMessage(hello));
-  const std::string first("\x08\x06\x1a\x06policy\x31\x63\0\0\0\0\0\0\0\x7a", 20);
+  const std::string first("\x08\x07\x1a\x06policy\x31\x63\0\0\0\0\0\0\0\x7a", 20);
   EXPECT_EQ(bytes.find(first), bytes.size() > 129 ? 3U : 2U) << "behind 0x0a and the length";
 }
 
