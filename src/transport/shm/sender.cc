@@ -134,7 +134,7 @@ std::byte* Sender::LocalAt(const Pending& pending, uint64_t size) {
 Sender::Step Sender::Conclude(Pending& pending) {
   pending.moved = true;
   if (!pending.op.has_signal) {
-    Complete(Code::kOk, Written::kYes);
+    Complete(Code::kOk);
     return Step::kDone;
   }
   Scope& scope = scopes_[pending.op.grant.slot];
@@ -142,21 +142,19 @@ Sender::Step Sender::Conclude(Pending& pending) {
   if (!outbox_->HasSpace()) return Step::kStalled;
   outbox_->Push(SignalOf(pending.op.signal));
   scope.open = false;
-  Complete(Code::kOk, Written::kYes);
+  Complete(Code::kOk);
   return Step::kDone;
 }
 
-void Sender::Complete(Code code, Written written) {
-  const Op& op = At(head_).op;
-  context_->events.Push(
-      Completion{.link = link_, .lane = 0, .cookie = op.cookie, .code = code, .written = written});
+void Sender::Complete(Code code) {
+  context_->events.Push(Completion{.link = link_, .cookie = At(head_).op.cookie, .code = code});
   if (head_++ == next_) ++next_;
 }
 
 Sender::Step Sender::Refuse(Pending& pending, Code code) {
   NoteFailure(pending, code);
   if (pending.scoped && pending.op.has_signal) scopes_[pending.op.grant.slot].open = false;
-  Complete(code, pending.done > 0 || pending.moved ? Written::kMaybe : Written::kNo);
+  Complete(code);
   return Step::kDone;
 }
 
@@ -178,13 +176,7 @@ bool Sender::Settle() {
     const Pending& pending = At(head_);
     if (pending.engine != nullptr && !pending.engine->Over(pending.ticket)) break;
     if (pending.path == Path::kStaged && !devices_.engines.idle()) break;
-    const bool touched = head_ < next_ || pending.done > 0 || pending.moved;
-    const bool maybe = touched && pending.op.kind == OpKind::kWrite;
-    context_->events.Push(Completion{.link = link_,
-                                     .lane = 0,
-                                     .cookie = pending.op.cookie,
-                                     .code = failed_,
-                                     .written = maybe ? Written::kMaybe : Written::kNo});
+    context_->events.Push(Completion{.link = link_, .cookie = pending.op.cookie, .code = failed_});
   }
   next_ = std::max(next_, head_);
   return head_ != before;

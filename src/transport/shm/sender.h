@@ -174,7 +174,7 @@ class Sender {
   Step Conclude(Pending& pending);
 
   /// Completes the operation at `head_`, which is also the front unless the ring has it.
-  void Complete(Code code, Written written);
+  void Complete(Code code);
   Step Refuse(Pending& pending, Code code);
   void NoteFailure(const Pending& pending, Code code);
 

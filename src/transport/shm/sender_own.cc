@@ -151,8 +151,7 @@ bool Sender::FinishOwn() {
     if (oldest.path == Path::kPush) {
       if (FinishPush(oldest) == Step::kStalled) break;
     } else {
-      const Code code = ReadOutcome(oldest);
-      Complete(code, code == Code::kOk ? Written::kYes : Written::kNo);
+      Complete(ReadOutcome(oldest));
     }
     any = true;
   }

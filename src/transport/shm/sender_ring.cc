@@ -122,8 +122,7 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
     } else {
       NoteFailure(pending, code);
     }
-    const bool none = record.partly == 0 && pending.code == Code::kOk;
-    Complete(code, code == Code::kOk ? Written::kYes : none ? Written::kNo : Written::kMaybe);
+    Complete(code);
   }
   return Status::Ok();
 }
@@ -136,7 +135,7 @@ Status Sender::OnData(const DataRecord& record, const std::byte* bytes) {
     return nonsense();
   }
   if (record.code != 0) {
-    Complete(static_cast<Code>(record.code), Written::kNo);
+    Complete(static_cast<Code>(record.code));
     return Status::Ok();
   }
   const bool last = (record.flags & kLastPiece) != 0;
@@ -148,7 +147,7 @@ Status Sender::OnData(const DataRecord& record, const std::byte* bytes) {
     pending.code = Code::kInvalidArgument;  // Its landing place has gone; the rest is dropped as well.
   }
   pending.done += record.length;
-  if (last) Complete(pending.code, pending.code == Code::kOk ? Written::kYes : Written::kNo);
+  if (last) Complete(pending.code);
   return Status::Ok();
 }
 

@@ -89,7 +89,7 @@ void Sender::OnStagedPlaced(uint8_t flags, Code code) {
   Pending& pending = At(head_);
   if (pending.code == Code::kOk) pending.code = code;
   if ((flags & kLastPiece) == 0) return;
-  Complete(pending.code, pending.code == Code::kOk ? Written::kYes : Written::kNo);
+  Complete(pending.code);
 }
 
 }  // namespace weightcast::transport::shm

@@ -73,18 +73,9 @@ ShmTransport::~ShmTransport() {
 Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
   if (local == MemoryKind::kDevice || remote == MemoryKind::kDevice) {
     // Devices copy, and the target's processor has it done: nothing much is moved inside Post.
-    return {.supported = true,
-            .max_length = kLongestPull,
-            .at_once = std::numeric_limits<uint64_t>::max(),
-            .target_cpu = true,
-            .revoke = RevokeKind::kReceiverChecks};
+    return {.supported = true, .max_length = kLongestPull, .at_once = std::numeric_limits<uint64_t>::max()};
   }
-  // The target's processor is needed where cross-process copy is refused.
-  return {.supported = true,
-          .max_length = std::numeric_limits<uint64_t>::max() / 2,
-          .at_once = kAtOnceBytes,
-          .target_cpu = true,
-          .revoke = RevokeKind::kWriterMarks};
+  return {.supported = true, .max_length = std::numeric_limits<uint64_t>::max() / 2, .at_once = kAtOnceBytes};
 }
 
 Result<std::string> ShmTransport::Register(const RegionName& name, const DescribedMemory& memory,

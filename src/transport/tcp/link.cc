@@ -153,7 +153,7 @@ size_t Link::Post(uint32_t index, std::span<const Op> ops) {
     const bool remote = checked == Code::kOk && op.kind != OpKind::kSignal;
     const Code code = target->Push(op, checked, local,
                                    remote ? imports_[static_cast<size_t>(op.remote)] : ImportedRegion{});
-    if (code != Code::kOk) shared_.events.Push(Completion{terms_.id, index, op.cookie, code, Written::kNo});
+    if (code != Code::kOk) shared_.events.Push(Completion{terms_.id, op.cookie, code});
   }
   if (taken > 0) target->Flush();
   return taken;

@@ -59,8 +59,6 @@ Capability TcpTransport::Can(OpKind, MemoryKind, MemoryKind) const {
   Capability capability;
   capability.supported = true;  // Device memory is staged at its own end.
   capability.max_length = kMaxLength;
-  capability.target_cpu = true;
-  capability.revoke = RevokeKind::kReceiverChecks;
   return capability;
 }
 
@@ -184,8 +182,8 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     }
     blob = EncodeAnswer(answer);
   }
-  links_[link] = std::make_unique<Link>(
-      LaneShared{poller_, regions_, events_, stale_signals_, wanting_, moved_, next_step_}, terms);
+  links_[link] =
+      std::make_unique<Link>(LaneShared{poller_, regions_, events_, wanting_, moved_, next_step_}, terms);
   registry_.OpenLink(link, peer);
   next_step_ = TimePoint{};
   return blob;

@@ -31,7 +31,6 @@ class TcpTransport final : public Transport, private LaneAcceptor::Host {
   static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options);
   ~TcpTransport() override;
 
-  [[nodiscard]] std::string_view name() const override { return "tcp"; }
   [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
 
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
@@ -55,7 +54,6 @@ class TcpTransport final : public Transport, private LaneAcceptor::Host {
   [[nodiscard]] int fd() const override { return poller_.fd(); }
   bool Arm() override;
   void Disarm() override;
-  [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
 
  private:
   TcpTransport(const TransportOptions& options, Poller poller, TimerFd timer);
@@ -90,7 +88,6 @@ class TcpTransport final : public Transport, private LaneAcceptor::Host {
   LaneAcceptor acceptor_;
   Regions regions_;
   EventQueue events_;
-  uint64_t stale_signals_ = 0;
   uint32_t wanting_ = 0;  ///< See LaneShared.
   bool moved_ = false;    ///< See LaneShared.
   std::map<LinkId, std::unique_ptr<Link>> links_;

@@ -58,7 +58,7 @@ void Lane::Break(const Status& reason) {
   // What was never posted cannot land any more; what was waits for the peer.
   for (uint32_t at = next_to_post_; at != operations_.tail(); ++at) {
     Operation& operation = operations_[at];
-    if (!operation.any_posted && !operation.done) Finish(operation, Code::kUnavailable, Written::kNo);
+    if (!operation.any_posted && !operation.done) Finish(operation, Code::kUnavailable);
   }
   next_to_post_ = operations_.tail();
   RetireDone();
@@ -71,7 +71,7 @@ void Lane::Settle(Code code, bool peer_alive) {
     if (operation.done) continue;
     // A process that dies loses its regions before its queue pairs: then a refusal says nothing.
     const bool refused = operation.code != Code::kOk && peer_alive;
-    Finish(operation, refused ? operation.code : code, operation.any_posted ? Written::kMaybe : Written::kNo);
+    Finish(operation, refused ? operation.code : code);
   }
   next_to_post_ = operations_.tail();
   RetireDone();
@@ -103,7 +103,7 @@ void Lane::Push(const Op& op) {
                .after = op.after};
   if (operation.local != nullptr) ++operation.local->uses;
   if (queue_ != nullptr) return;
-  Finish(operation, Code::kUnavailable, Written::kNo);
+  Finish(operation, Code::kUnavailable);
   next_to_post_ = operations_.tail();
   RetireDone();
 }
@@ -259,17 +259,15 @@ void Lane::Refuse(Operation& operation, Code code) {
   }
   if (operation.has_signal && operation.signal.grant.slot < kGrantSlots)
     refusals_.End(operation.signal.grant);
-  if (!operation.any_posted) {
-    Finish(operation, code, Written::kNo);
-  } else if (static_cast<int32_t>(operation.after_last - queue_->done()) <= 0) {
-    Finish(operation, code, Written::kMaybe);
+  if (!operation.any_posted || static_cast<int32_t>(operation.after_last - queue_->done()) <= 0) {
+    Finish(operation, code);
   }
 }
 
-void Lane::Finish(Operation& operation, Code code, Written written) {
+void Lane::Finish(Operation& operation, Code code) {
   operation.done = true;
   if (operation.local != nullptr) shared_.regions.Unuse(*std::exchange(operation.local, nullptr));
-  shared_.events.Push(Completion{link_, index_, operation.cookie, code, written});
+  shared_.events.Push(Completion{link_, operation.cookie, code});
 }
 
 void Lane::RetireDone() {
@@ -288,8 +286,7 @@ void Lane::CompleteUpTo(uint32_t sequence) {
     Operation& operation = operations_[at];
     if (operation.done) continue;
     if (!operation.posted || static_cast<int32_t>(operation.after_last - queue_->done()) > 0) break;
-    const bool refused = operation.code != Code::kOk;
-    Finish(operation, operation.code, refused ? Written::kMaybe : Written::kYes);
+    Finish(operation, operation.code);
   }
   RetireDone();
 }
@@ -339,10 +336,7 @@ void Lane::OnImmediate(uint32_t bits) {
 
 void Lane::Arrive(Lease lease, uint32_t transfer, uint32_t chunk, uint32_t chunks, uint64_t checksum) {
   const GrantName* const grant = leases_.Holder(lease);
-  if (grant == nullptr) {
-    ++shared_.stale_signals;
-    return;
-  }
+  if (grant == nullptr) return;  // It is closed meanwhile.
   shared_.events.Push(SignalArrived{
       link_,
       {.grant = *grant, .transfer = transfer, .chunk = chunk, .chunks = chunks, .checksum = checksum}});

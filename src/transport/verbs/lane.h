@@ -22,7 +22,6 @@ struct Shared {
   const Settings& settings;
   Regions& regions;
   EventQueue& events;
-  uint64_t& stale_signals;
   bool& moved;           ///< Set when something has completed or arrived.
   TimePoint& next_step;  ///< Set to the past when a link's NextStep may have come nearer.
   /// Links whose Continue has something to do.
@@ -133,7 +132,7 @@ class Lane final : private QueueOwner {
   void PostPiece(Operation& operation, const ImportedRegion* remote, uint64_t length);
   void PostSignal(const Operation& operation, const Queue::Place& place);
   void Refuse(Operation& operation, Code code);
-  void Finish(Operation& operation, Code code, Written written);
+  void Finish(Operation& operation, Code code);
   void RetireDone();
   void CompleteUpTo(uint32_t sequence);
   void Arrive(Lease lease, uint32_t transfer, uint32_t chunk, uint32_t chunks, uint64_t checksum);

@@ -84,7 +84,6 @@ Capability VerbsTransport::Can(OpKind, MemoryKind, MemoryKind) const {
   Capability capability;
   capability.supported = true;  // Whether these NICs take memory of that device shows when it is registered.
   capability.max_length = kLongestOperation;
-  capability.revoke = RevokeKind::kReceiverResets;
   return capability;
 }
 
@@ -169,7 +168,7 @@ Result<std::string> VerbsTransport::OpenLink(LinkId link, Role role, Incarnation
                   StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use", kReportBug));
   }
   auto opened = std::make_unique<Link>(
-      Shared{settings_, regions_, events_, stale_signals_, moved_, next_step_, touched_}, nics_,
+      Shared{settings_, regions_, events_, moved_, next_step_, touched_}, nics_,
       LinkTerms{
           .id = link, .role = role, .deadline = deadline, .lanes = static_cast<uint32_t>(settings_.lanes)});
   WC_ASSIGN_OR_RETURN(std::string blob,

@@ -26,7 +26,6 @@ class VerbsTransport final : public Transport {
                                                    std::shared_ptr<Ibverbs> api);
   ~VerbsTransport() override;
 
-  [[nodiscard]] std::string_view name() const override { return "verbs"; }
   [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
 
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
@@ -51,7 +50,6 @@ class VerbsTransport final : public Transport {
   bool Arm() override;
   void Disarm() override;
   [[nodiscard]] bool ArmingIsCostly() const override { return true; }
-  [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
 
  private:
   /// A closed link whose shutdown message is still on its way.
@@ -84,7 +82,6 @@ class VerbsTransport final : public Transport {
   Registry registry_;
   EventQueue events_;
   Regions regions_;
-  uint64_t stale_signals_ = 0;
   bool moved_ = false;
   TimePoint next_step_ = TimePoint::max();
   std::vector<LinkId> touched_;
