@@ -43,26 +43,6 @@ void Link::PumpLanes() {
   }
 }
 
-const ImportedRegion* Link::FindImport(RemoteRegion region) const {
-  const auto index = static_cast<size_t>(region);
-  if (index >= imports_.size() || imports_[index].generation == 0) return nullptr;
-  return &imports_[index];
-}
-
-void Link::AddImport(uint32_t index, ImportedRegion region) {
-  if (index >= imports_.size()) imports_.resize(index + 1);
-  // Taken back before it was imported: it is known, and nothing may be done with it.
-  if (region.id < over_regions_.size() && over_regions_[region.id] >= region.generation)
-    region.access = Access::kLocal;
-  imports_[index] = std::move(region);
-}
-
-bool Link::RemoveImport(RemoteRegion region) {
-  if (FindImport(region) == nullptr) return false;
-  imports_[static_cast<size_t>(region)] = {};
-  return true;
-}
-
 // --- Messages
 
 void Link::Say(const ControlMessage& message) {
@@ -118,11 +98,7 @@ void Link::OnRegionOver(const RegionOver& over) {
   if (over.id >= kMaxRegionId)
     return GoDown(
         {Code::kProtocol, StrCat("the peer closed a region whose number cannot exist", kSameRelease)});
-  if (over.id >= over_regions_.size()) over_regions_.resize(over.id + 1);
-  over_regions_[over.id] = std::max(over_regions_[over.id], over.generation);
-  for (ImportedRegion& import : imports_) {
-    if (import.id == over.id && import.generation == over.generation) import.access = Access::kLocal;
-  }
+  imports_.TakeBack(over.id, over.generation);
   BeginBarrier(over.fence);
 }
 
@@ -132,7 +108,7 @@ void Link::AskFor(const GrantName& grant) {
   if (grants_.Ask(grant)) Say(AskGrant{grant});
 }
 
-Status Link::OpenGrant(const GrantName& grant) {
+Status Link::OpenGrant(const GrantName& grant, const GrantReach& /*ranges*/) {
   if (state_ == State::kDown || control_ == nullptr)
     return {Code::kUnavailable, "the link to this peer is down; connect again"};
   WC_RETURN_IF_ERROR(leases_.Open(grant));
@@ -270,9 +246,9 @@ void Link::Step(TimePoint now) {
   }
   if (!fences_.empty()) MakeFences(now);
   for (uint32_t queue = 0; queue < recoveries_.size(); ++queue) {
-    const Recovery& recovery = recoveries_[queue];
-    if (recovery.stage == Stage::kOver && now >= recovery.again) OfferNext(queue);
-    if (AwaitsProbe(recovery) && now >= recovery.began + shared_.settings.lease) {
+    Recovery& recovery = recoveries_[queue];
+    if (recovery.stage == Stage::kOver && recovery.backoff.Take(now)) OfferNext(queue);
+    if (AwaitsProbe(recovery) && now >= recovery.backoff.begun() + shared_.settings.lease) {
       EndQueue(queue, {Code::kUnavailable,
                        StrCat("the peer did not confirm this queue pair within a lease", kSeePeer)});
     }
@@ -286,8 +262,8 @@ TimePoint Link::NextStep() const {
   TimePoint next = TimePoint::max();
   for (const Fence& fence : fences_) next = std::min(next, fence.deadline);
   for (const Recovery& recovery : recoveries_) {
-    if (recovery.stage == Stage::kOver) next = std::min(next, recovery.again);
-    if (AwaitsProbe(recovery)) next = std::min(next, recovery.began + shared_.settings.lease);
+    if (recovery.stage == Stage::kOver) next = std::min(next, recovery.backoff.again());
+    if (AwaitsProbe(recovery)) next = std::min(next, recovery.backoff.begun() + shared_.settings.lease);
   }
   return next;
 }

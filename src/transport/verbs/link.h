@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/backoff.h"
 #include "transport/verbs/control.h"
 #include "transport/verbs/lane.h"
 
@@ -57,12 +58,10 @@ class Link final : private Lane::Host, private Control::Host {
   size_t Post(uint32_t lane, std::span<const Op> ops);
   /// Goes on with what was touched.
   void Continue();
-  void AddImport(uint32_t index, ImportedRegion region);
-  /// False: there is none.
-  bool RemoveImport(RemoteRegion region);
+  [[nodiscard]] PeerRegions& imports() { return imports_; }
 
   // --- Grants and fences
-  Status OpenGrant(const GrantName& grant);
+  Status OpenGrant(const GrantName& grant, const GrantReach& /*ranges*/);
   void Revoke(const GrantName& grant);
   /// The peer may write to it no more. It is used until that is certain.
   void Forget(LocalRegion& region);
@@ -108,10 +107,8 @@ class Link final : private Lane::Host, private Control::Host {
     uint32_t number = 1;
     Stage stage = Stage::kMade;
     bool peer_over = false;
-    uint32_t failures = 0;  ///< In a row.
-    TimePoint began{};
-    TimePoint again = TimePoint::max();  ///< kOver, initiator: when to offer the next.
-    std::unique_ptr<Queue> waiting{};    ///< kOffered: made, not connected.
+    Backoff backoff{};
+    std::unique_ptr<Queue> waiting{};  ///< kOffered: made, not connected.
   };
   /// At the target: the peer has been told, and has not answered.
   struct Fence {
@@ -131,7 +128,7 @@ class Link final : private Lane::Host, private Control::Host {
   };
 
   // Lane::Host and Control::Host
-  const ImportedRegion* FindImport(RemoteRegion region) const override;
+  const ImportedRegion* FindImport(RemoteRegion region) const override { return imports_.Find(region); }
   void AskFor(const GrantName& grant) override;
   void Touch() override;
   void OnControl(const ControlMessage& message) override;
@@ -176,7 +173,6 @@ class Link final : private Lane::Host, private Control::Host {
   [[nodiscard]] bool AwaitsProbe(const Recovery& recovery) const {
     return terms_.role == Role::kResponder && recovery.stage == Stage::kProbing;
   }
-  void PlanNext(Recovery& recovery, TimePoint now);
   void OfferNext(uint32_t queue);
   /// The peer needs it to connect to what is made next.
   void TellAddress(uint32_t rail);
@@ -225,8 +221,7 @@ class Link final : private Lane::Host, private Control::Host {
   std::vector<Recovery> recoveries_;
   std::unique_ptr<Control> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<ImportedRegion> imports_;
-  std::vector<uint32_t> over_regions_;  ///< By id: the last generation that the peer has taken back.
+  PeerRegions imports_;
   Leases leases_;
   PeerGrants grants_;
   std::vector<Fence> fences_;

@@ -5,7 +5,6 @@
 #include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
-#include "transport/backoff.h"
 #include "transport/verbs/link.h"
 
 namespace weightcast::transport::verbs {
@@ -18,7 +17,7 @@ void Link::BeginQueue(uint32_t queue, std::unique_ptr<Queue> made, bool probe) {
   Recovery& recovery = recoveries_[queue];
   recovery.stage = Stage::kProbing;
   recovery.peer_over = false;
-  recovery.began = Clock::now();
+  recovery.backoff.OnBegun(Clock::now());
   std::optional<Probe> hello;
   if (probe)
     hello = {.cookie = peer_cookie_, .queue = static_cast<uint16_t>(queue), .generation = recovery.number};
@@ -106,29 +105,23 @@ void Link::SettleQueue(uint32_t queue) {
   if (!IsControl(queue)) LaneOf(queue).Settle(Code::kUnavailable, /*peer_alive=*/true);
   Touch();  // A barrier may have waited for it.
   if (terms_.role != Role::kInitiator) return;
-  const TimePoint now = Clock::now();
-  if (now - recovery.began >= kGoodGeneration) recovery.failures = 0;
-  PlanNext(recovery, now);
-}
-
-void Link::PlanNext(Recovery& recovery, TimePoint now) {
-  recovery.again = now + WaitAfter(recovery.failures++);
+  recovery.backoff.OnOver(Clock::now());
   shared_.next_step = TimePoint{};
 }
 
 void Link::OfferNext(uint32_t queue) {
   Recovery& recovery = recoveries_[queue];
-  recovery.again = TimePoint::max();
-  if (!NicOf(recovery).up() || !control_->any_open()) return PlanNext(recovery, Clock::now());
+  shared_.next_step = TimePoint{};
+  if (!NicOf(recovery).up() || !control_->any_open()) return recovery.backoff.OnFailed(Clock::now());
   auto made = MakeQueue(queue);
   if (!made.ok()) {
     WC_LOG(kInfo, "verbs: ", made.status().message());
-    return PlanNext(recovery, Clock::now());
+    return recovery.backoff.OnFailed(Clock::now());
   }
   ++recovery.number;
   recovery.stage = Stage::kOffered;
   recovery.peer_over = false;
-  recovery.began = Clock::now();
+  recovery.backoff.OnBegun(Clock::now());
   recovery.waiting = std::move(*made);
   const QueueName name = recovery.waiting->name();
   TellAddress(recovery.rail);
@@ -218,9 +211,8 @@ void Link::OnNicChanged(const Nic& nic) {
     if (&NicOf(recovery) != &nic) continue;
     if (!nic.up()) {
       EndQueue(queue, {Code::kUnavailable, StrCat(nic.name(), " is down; check cable and switch")});
-    } else if (recovery.stage == Stage::kOver && recovery.again != TimePoint::max()) {
-      recovery.failures = 0;
-      recovery.again = TimePoint{};
+    } else if (recovery.stage == Stage::kOver) {
+      recovery.backoff.Hasten();
       shared_.next_step = TimePoint{};
     }
   }
