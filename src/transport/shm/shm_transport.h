@@ -59,7 +59,7 @@ class ShmTransport final : public Transport {
   /// A deregistration that waits for the peers' copies.
   struct RegionFence {
     uint32_t region = 0;
-    std::vector<std::pair<Link*, Link::Fence>> waits;
+    std::vector<std::pair<Link*, LinkFences::Fence>> waits;
   };
 
   ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
