@@ -171,7 +171,7 @@ std::optional<TimePoint> Link::due() const {
 
 size_t Link::Post(std::span<const Op> ops, Budget& budget) {
   if (link_.state != State::kReady) return 0;
-  const size_t taken = link_.sender->Take(ops);
+  const size_t taken = link_.sender->queue().Take(ops);
   budget.operations = kInlineOperations;
   link_.sender->Run(budget);
   return taken;
@@ -203,7 +203,8 @@ bool Link::Turn(Budget& budget) {
 
 void Link::Arm(bool fences) {
   armed_ = true;
-  const bool space = link_.state == State::kReady && (!link_.sender->idle() || link_.receiver->owes());
+  const bool space =
+      link_.state == State::kReady && (!link_.sender->queue().empty() || link_.receiver->owes());
   link_.inbox.shared().wake.store(kWakeRecords | (space ? kWakeSpace : 0) | (fences ? kWakeFence : 0),
                                   std::memory_order_seq_cst);
 }
@@ -247,7 +248,7 @@ void Link::Down(const Status& status) {
   link_.sources.Close();
   link_.state = State::kDown;
   if (link_.sender)
-    link_.sender->Fail(reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable);
+    link_.sender->queue().Fail(reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable);
   if (was_ready) link_.context.events.Push(LaneDown{.link = link_.id, .lane = 0, .reason = reason});
   link_.context.events.Push(LinkDown{.link = link_.id, .reason = reason});
   if (link_.channel.valid() && !link_.bye_seen) (void)link_.channel.Send(Encode(Bye{}));
@@ -260,7 +261,7 @@ void Link::Down(const Status& status) {
 void Link::Close() {
   link_.inbox.CloseSources();
   link_.sources.Close();
-  if (link_.sender) link_.sender->Fail(Code::kCancelled);
+  if (link_.sender) link_.sender->queue().Fail(Code::kCancelled);
   if (link_.channel.valid() && link_.state != State::kDown) (void)link_.channel.Send(Encode(Bye{}));
   link_.context.peer_regions.EraseLink(link_.id);
   regions_.Close();

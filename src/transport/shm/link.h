@@ -57,7 +57,7 @@ class Link {
 
   void Close();
   [[nodiscard]] bool closed() const {
-    return fences_.closed() && link_.sources.empty() && (!link_.sender || link_.sender->idle());
+    return fences_.closed() && link_.sources.empty() && (!link_.sender || link_.sender->queue().empty());
   }
 
  private:

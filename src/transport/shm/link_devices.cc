@@ -11,10 +11,10 @@ namespace weightcast::transport::shm {
 Result<bool> LinkDevices::Step() {
   if (link_.context.devices() == nullptr && link_.sources.empty()) return false;
   bool any = link_.engines.Advance();
-  if (link_.sender) link_.sender->EndPushes();
+  if (link_.sender) link_.sender->own().EndPushes();
   any |= link_.sources.Step();
   if (link_.over()) {
-    any |= link_.sender && link_.sender->Settle();
+    any |= link_.sender && link_.sender->queue().Settle();
     if (link_.sources.empty() && link_.channel.valid() && !std::exchange(all_dropped_told_, true)) {
       (void)link_.channel.Send(Encode(Dropped{.region = {}, .all = true}));
       if (link_.bye_seen && link_.offers.empty()) link_.CloseChannel();

@@ -19,7 +19,7 @@ class LinkDevices {
   /// Of a closed link whose peer is not `gone`: the peer, where it has yet to unmap regions of this side.
   std::optional<DepartedPeer> Depart(bool gone);
   /// Whether an operation waits for a device's event, of which no descriptor tells.
-  [[nodiscard]] bool waits() const { return link_.sender && link_.sender->waits_for_device(); }
+  [[nodiscard]] bool waits() const { return link_.sender && link_.sender->queue().waits_for_device(); }
   [[nodiscard]] SourceOffers& offers() const { return link_.offers; }
 
  private:
