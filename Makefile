@@ -5,6 +5,9 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# What takes minutes and matters to transports alone: further orders of the fake device's copies, and 4 GB and more.
+LARGE := BigTest\.(FiveGigabytes|MoreThan32BitsCount)
+MOST := -LE '^seeds$$' -E '$(LARGE)'
 .PHONY: help demo binary build install test test-cpp test-seeds test-rdma test-python test-page test-engines sanitize model soak-protocol soak-device soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
@@ -42,9 +45,10 @@ test-cpp:
 	@scripts/bootstrap --dev
 	@[ -f build/debug/build.ninja ] || cmake --preset debug
 	@cmake --build --preset debug -j$(JOBS)
-	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) -LE '^seeds$$'
+	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) $(MOST)
 
-test-seeds: ## the contract over device memory in more orders of the fake device's copies (after test-cpp)
+test-seeds: ## the contract with 4 GB and more, and over device memory in more orders of the fake device's copies (after test-cpp)
+	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) -R '$(LARGE)'
 	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) -L '^seeds$$'
 
 test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
@@ -53,9 +57,11 @@ test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
 	@cmake --build --preset debug -j$(JOBS) --target contract weightcast rdma_rails
 	@tests/rdma/test
 
-# pytest exits with 5 when it ran nothing: a failure like any other.
+# Several files at once, the tests of one in their order. pytest exits with 5 when
+# it ran nothing: a failure like any other.
 test-python: build
-	@.venv/bin/python -m pytest tests/python -q
+	@.venv/bin/python -m pytest tests/python -q -n $$(($(JOBS) < 4 ? $(JOBS) : 4)) --dist loadfile \
+	  $(if $(TRAINING),-m "$(if $(filter only,$(TRAINING)),training,not training)")
 
 test-page: binary ## the live page in headless Chromium, in an environment of its own (SCREENSHOTS=docs/images renews those of the docs)
 	@scripts/bootstrap --page
@@ -77,7 +83,7 @@ sanitize: ## the C++ tests under ASan+UBSan and under TSan
 	  [ -f build/$$preset/build.ninja ] || cmake --preset $$preset; \
 	  cmake --build --preset $$preset -j$(JOBS); \
 	  TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
-	  ctest --test-dir build/$$preset --output-on-failure --no-tests=error -j$(JOBS) -LE '^seeds$$'; \
+	  ctest --test-dir build/$$preset --output-on-failure --no-tests=error -j$(JOBS) $(MOST); \
 	done
 
 rl: ## trainers teach a small model to sort, engines generate with what they get (SEEDS=0,1,2; RAY=1: as actors of Ray; about 2 minutes each)

@@ -6,7 +6,7 @@ Workers of a job are started again, with the cause and without it. The controlle
 import random
 
 from explain_tally import ANY_TRAINER, USUAL, Tally
-from scene import Scene, Talking
+from scene import Scene, talking
 
 TCP = {"WEIGHTCAST_TRANSPORT": "tcp"}
 BIG = (4, 4096, 1024)  # Tensors, rows, columns: 64 MiB of float32.
@@ -35,7 +35,7 @@ class RestartableScene(Scene):
         for name in names:  # They leave, each by itself.
             self.workers[name].process.stdin.close()
         for name in names:
-            self.workers[name].process.wait(30)
+            self.workers[name].wait(30)
             self.workers[name].close()
         trainers = len(self.of("trainer"))
         for name in names:
@@ -43,7 +43,7 @@ class RestartableScene(Scene):
             where = [which, trainers] if kind == "trainer" else [which, "F32"]
             own = (settings or {}).get(name, {})
             arguments = [kind, self.address, *where, *(shape or self._shape)]
-            self.workers[name] = Talking(*arguments, prefix=[], env={**self._env, **own})
+            self.workers[name] = talking(*arguments, prefix=[], env={**self._env, **own})
         for name in names:
             self.workers[name].hear("registered")
         self.update()

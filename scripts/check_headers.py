@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compiles headers of include/ and src/ alone: those that changed since the commit that scripts/changed names.
+"""Compiles headers of include/ and src/ alone: those that changed since `scripts/changed --base`.
 
-Where one of them includes a header less than before, or is gone, whoever included it (also through others) is compiled
-too: it may have relied on it. A header that compiles only behind another one is an error. --all compiles all of them,
-which takes minutes. build/debug must be configured.
+A header that is gone, or includes less than before, may have been relied on: then the headers that
+include it, also through others, are compiled too. A header that compiles only behind another one is an
+error. --all compiles all of them, which takes minutes. build/debug must be configured.
 """
 
 import argparse
@@ -32,7 +32,9 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 def before(base: str, path: str) -> str:
     """The text of `path` in the commit `base`; none if it was not there."""
-    shown = subprocess.run(["git", "show", f"{base}:{path}"], cwd=ROOT, check=False, capture_output=True, text=True)
+    shown = subprocess.run(
+        ["git", "show", f"{base}:{path}"], cwd=ROOT, check=False, capture_output=True, text=True
+    )
     return shown.stdout
 
 

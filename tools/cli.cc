@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/out_of_memory.h"
 #include "base/strings.h"
-#include "tools/output.h"
-#include "tools/stop.h"
+#include "tools/common/output.h"
+#include "tools/common/stop.h"
 #include "weightcast/version.h"
 
 namespace weightcast::tools {

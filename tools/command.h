@@ -52,7 +52,7 @@ class Command {
   [[nodiscard]] virtual std::string_view summary() const = 0;
   /// One or more command lines, indented, each with a word on what it does.
   [[nodiscard]] virtual std::string_view example() const = 0;
-  /// Started by other subcommands only; not listed.
+  /// Not listed by --help: what other subcommands start, or what is of use to those who change weightcast.
   [[nodiscard]] virtual bool hidden() const { return false; }
   virtual void Declare(Flags& flags) = 0;
   /// Prints its results to standard output; the caller prints the error.

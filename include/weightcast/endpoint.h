@@ -82,6 +82,8 @@ class Connection {
   /// "shm (mapped memory), 1 lane, to trainer 0 at 10.0.0.1:4711".
   [[nodiscard]] std::string Describe() const;
   [[nodiscard]] std::string transport_name() const;
+  /// That are up at this moment; 0 until a transport is chosen.
+  [[nodiscard]] uint32_t lanes() const;
   /// Whether its transport moves memory of that kind. False until a transport is chosen.
   [[nodiscard]] bool Moves(MemoryKind kind) const;
   /// Ok while usable; else why not: kPeerDead names the rank.

@@ -26,7 +26,8 @@ inline Status InvalidArgument(std::string message) { return {Code::kInvalidArgum
 /// A kProtocol error that says to run the same release; `error` itself if it says so, or is of another kind.
 inline Status WithSameRelease(const Status& error) {
   const std::string& text = error.message();
-  if (error.code() != Code::kProtocol || text.find("same release") != std::string::npos) return error;
+  const auto says = [&](std::string_view advice) { return text.find(advice) != std::string::npos; };
+  if (error.code() != Code::kProtocol || says("same release") || says("same weightcast")) return error;
   return {error.code(), StrCat(text, kSameRelease)};
 }
 

@@ -63,6 +63,8 @@ std::optional<T> ParseHex(std::string_view text) {
   return value;
 }
 
+/// `value` with `digits` digits after the point, whatever the locale.
+std::string Decimal(double value, int digits);
 /// "1.5 GB", "640 KB": decimal units, as links and disks are sold.
 std::string HumanBytes(double bytes);
 /// Whether the bytes are UTF-8 as RFC 3629 has it: no overlong forms, no surrogates.

@@ -13,9 +13,9 @@
 #include "base/out_of_memory.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "base/task_thread.h"
 #include "base/thread.h"
 #include "control/conduit.h"
-#include "control/mailbox.h"
 #include "control/session_link.h"
 #include "control/token.h"
 #include "protocol/codec.h"
@@ -49,7 +49,6 @@ class Client final : public ControlClient {
                                      "; check that it runs and the address")});
   }
   Status Begin() {
-    WC_ASSIGN_OR_RETURN(caller_, StartThread("wc-deliver", [this] { Deliver(); }));
     WC_ASSIGN_OR_RETURN(thread_, StartThread("wc-control", [this] { Run(); }));
     return Status::Ok();
   }
@@ -59,8 +58,6 @@ class Client final : public ControlClient {
     stop_ = true;
     conduit_->Wake();
     if (thread_.joinable()) thread_.join();
-    deliveries_.Post([this] { delivered_ = true; });
-    if (caller_.joinable()) caller_.join();
   }
 
   void SetServed(protocol::EngineState state, Version served, Version newest) override {
@@ -136,16 +133,9 @@ class Client final : public ControlClient {
     TryAgain();
   }
 
-  /// The thread that runs the caller's code.
-  void Deliver() {
-    while (!delivered_) {
-      if (const auto task = deliveries_.Take(Clock::now() + std::chrono::hours(1))) (*task)();
-    }
-  }
-
   void DeliverMessage(Parcel parcel) {
     auto shared = std::make_shared<Parcel>(std::move(parcel));
-    deliveries_.Post([this, shared] {
+    deliveries_.Run([this, shared] {
       if (quiet_) return;
       auto message = Decode(std::move(*shared));
       if (message.ok()) return options_.on_message(std::move(*message));
@@ -311,7 +301,7 @@ class Client final : public ControlClient {
     return now >= *refused_since_ + settings_.join_timeout;
   }
 
-  /// Now and then, and ever less often: whoever looks at what seems to hang is to see what it waits for.
+  /// Now and then, and ever less often: a user who looks at what seems to hang is to see what it waits for.
   void Remind() {
     const TimePoint now = Clock::now();
     if (now < remind_) return;
@@ -366,7 +356,7 @@ class Client final : public ControlClient {
     auto message = Decode(event.parcel);
     if (!message.ok()) {
       if (connected() || !ever_) return End(message.status());
-      reason_ = message.status();  // Whoever has the port meanwhile may be no controller.
+      reason_ = message.status();  // The process that has the port meanwhile may be no controller.
       return GiveUpStream();
     }
     if (const auto* welcome = std::get_if<protocol::Welcome>(&*message)) {
@@ -388,7 +378,7 @@ class Client final : public ControlClient {
                                 welcome.term.number, ", and this worker has followed a newer one of term ",
                                 term_.number, "; end the older controller"));
       // What was told before was why the newer one is gone; that it found this one is news, once.
-      if (reason_.message() != older.message()) Tell(LinkState::kBroken, older);
+      if (reason_ != older) Tell(LinkState::kBroken, older);
       reason_ = older;
       GiveUpStream();
       return;
@@ -445,7 +435,7 @@ class Client final : public ControlClient {
       status_ = reason;
     }
     changed_.notify_all();
-    deliveries_.Post([this, state, reason] {
+    deliveries_.Run([this, state, reason] {
       if (!quiet_ || state == LinkState::kEnded) options_.on_state(state, reason);
     });
   }
@@ -491,9 +481,6 @@ class Client final : public ControlClient {
   std::atomic<bool> leave_queued_{false};
   std::atomic<bool> quiet_{false};  ///< Being destroyed.
 
-  Mailbox deliveries_;
-  bool delivered_ = false;  ///< The delivering thread's.
-
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   LinkState state_ = LinkState::kBroken;
@@ -503,7 +490,7 @@ class Client final : public ControlClient {
   bool forgotten_ = false;  ///< Until the next session.
 
   std::thread thread_;
-  std::thread caller_;
+  TaskThread deliveries_{"wc-deliver"};  ///< Runs the caller's code. Last: its tasks use the others.
 };
 
 }  // namespace

@@ -49,9 +49,9 @@ struct ClientOptions {
 /// until the next one.
 ///
 /// The client ends (kEnded): with the reason of `Refused`; kPermission for a wrong token, at once, but for a
-/// client that was welcomed before only after join_timeout of nothing else: whoever has the port meanwhile
-/// may not be its controller; kTimedOut, naming the address, when no controller was reached for join_timeout
-/// at first; kExhausted when the queue overflows; kCancelled after Leave.
+/// client that was welcomed before only after join_timeout of nothing else: the process that has the
+/// port meanwhile may not be its controller; kTimedOut, naming the address, when no controller was reached
+/// for join_timeout at first; kExhausted when the queue overflows; kCancelled after Leave.
 class ControlClient {
  public:
   /// Starts to attach; returns at once. Errors: kInvalidArgument or kPermission for address and token.

@@ -64,7 +64,7 @@ Conduit::Event Conduit::Next(TimePoint until) {
 Conduit::Event Conduit::Take(std::string body) {
   const auto offence = [this](const Status& why) {
     stream_->Abort();
-    return Closed({why.code(), StrCat("the controller at ", address_, kBrokeProtocol, why.message())});
+    return Closed(BrokeProtocol(StrCat("the controller at ", address_), why));
   };
   auto opened = OpenEnvelope(std::move(body));
   if (!opened.ok()) return offence(opened.status());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -134,8 +135,9 @@ class Core {
 
   // The machine's wishes (core_actions.cc).
   void Apply(Model& model, const Event& event);
-  void Do(Model& model, Send& action);
-  void Do(Model& model, SendAll& action);
+  void Do(Model& model, Send& action) { Tell(model, {&action.to, 1}, action.message); }
+  void Do(Model& model, SendAll& action) { Tell(model, action.to, action.message); }
+  void Tell(Model& model, std::span<const SessionId> to, protocol::ControllerMessage& message);
   void Do(Model& model, Refuse& action);
   void Do(Model& model, Forget& action);
   void Do(Model& model, MakePlan& action);

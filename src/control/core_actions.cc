@@ -34,37 +34,28 @@ void Core::Push(Session& session, const SharedPacket& packet) {
   if (session.stream != nullptr) session.stream->Kick();
 }
 
-void Core::Do(Model& model, Send& action) {
-  const auto at = sessions_.find(action.to);
-  if (at == sessions_.end()) return;
-  Session& session = *at->second;
-  if (const auto* welcome = std::get_if<protocol::Welcome>(&action.message)) {
-    Welcome(session, *welcome);
-    if (session.stream != nullptr) session.stream->Kick();
+/// The same to each of them that is here.
+void Core::Tell(Model& model, std::span<const SessionId> to, protocol::ControllerMessage& message) {
+  std::vector<Session*> here;
+  for (const SessionId id : to)
+    if (const auto at = sessions_.find(id); at != sessions_.end()) here.push_back(at->second.get());
+  if (here.empty()) return;
+  if (const auto* welcome = std::get_if<protocol::Welcome>(&message)) {
+    for (Session* session : here) {
+      Welcome(*session, *welcome);
+      if (session->stream != nullptr) session->stream->Kick();
+    }
     return;
   }
-  Measure(model, action.message);
-  model.recorder.Told(action.to, action.message, model.state, Clock::now());
-  auto packet = MakePacket(action.message);
-  if (!packet.ok()) {
-    WC_LOG(kError, "model ", model.name, ": ", packet.status().message());
-    return;
-  }
-  Push(session, *packet);
-}
-
-void Core::Do(Model& model, SendAll& action) {
-  Measure(model, action.message);
+  Measure(model, message);
   const TimePoint now = Clock::now();
-  for (const SessionId to : action.to)
-    if (sessions_.contains(to)) model.recorder.Told(to, action.message, model.state, now);
-  auto packet = MakePacket(action.message);
+  for (const Session* session : here) model.recorder.Told(session->id, message, model.state, now);
+  const auto packet = MakePacket(message);
   if (!packet.ok()) {
     WC_LOG(kError, "model ", model.name, ": ", packet.status().message());
     return;
   }
-  for (const SessionId to : action.to)
-    if (const auto at = sessions_.find(to); at != sessions_.end()) Push(*at->second, *packet);
+  for (Session* session : here) Push(*session, *packet);
 }
 
 /// The machine has no clock: what it says when is taken here.

@@ -282,10 +282,7 @@ void Core::AnswerAskers(Model& model) {
 }
 
 void Core::Offend(Session& session, const Status& reason) {
-  const bool broken = reason.code() == Code::kProtocol;
-  Apply(*session.model,
-        Gone{session.id,
-             broken ? Status(reason.code(), StrCat("it", kBrokeProtocol, reason.message())) : reason});
+  Apply(*session.model, Gone{session.id, BrokeProtocol("it", reason)});
 }
 
 void Core::CloseStream(Session& session, const Status& reason) {

@@ -333,6 +333,7 @@ protocol::Span WriteOf(const UpdateTimeline& update, std::string_view source, st
       sum.bytes += span.bytes;
       sum.pieces += span.pieces;
       sum.chunk = span.chunk;
+      sum.lanes = span.lanes;
       sum.path = span.path;
     }
   }

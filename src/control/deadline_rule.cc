@@ -70,7 +70,7 @@ void DeadlineRule::End(GroupId engine) {
   out_.Disarm(TimerKind::kStep, engine);
 }
 
-/// Whoever was late for one update does not get the whole time anew for the next.
+/// An engine that was late for one update does not get the whole time anew for the next.
 void DeadlineRule::BeginGrants(GroupId engine) {
   const bool late = IsGranting(engine);
   state_.overdue.Edit(engine) = late;

@@ -83,8 +83,8 @@ void EngineRule::Advance() {
   CommitReady();
 }
 
-/// Until a source is told of its grant nothing can be written: whoever fails before costs no engine its
-/// version.
+/// Until a source is told of its grant nothing can be written: a rank that fails before costs no engine
+/// its version.
 void EngineRule::StartGranted() {
   if (state_.counts().At(EngineStep::kGranted) == 0) return;
   if (state_.ungranted() != 0 && rules_.updates->SwitchesTogether()) return;
@@ -261,7 +261,7 @@ void EngineRule::DropLate() {
   for (Target& target : state_.targets) {
     if (!IsLate(target)) continue;
     rules_.ranks->Abort(target.group, Status::Ok());
-    // Whoever has not granted does not get the whole time anew.
+    // An engine that has not granted does not get the whole time anew.
     if (target.step != EngineStep::kGranting || !rules_.deadlines->IsGranting(target.group))
       rules_.deadlines->End(target.group);
     SetStep(target, EngineStep::kOut);
@@ -273,7 +273,7 @@ void EngineRule::DropLate() {
   }
 }
 
-/// Whoever is late does not get the whole time anew.
+/// An engine that is late does not get the whole time anew.
 void EngineRule::Withdraw() {
   for (const Target& target : state_.targets) {
     if (target.step != EngineStep::kOut) rules_.ranks->Abort(target.group, Status::Ok());

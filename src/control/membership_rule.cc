@@ -196,7 +196,7 @@ void MembershipRule::OnGone(const Worker& worker, const Status& reason) {
 }
 
 void MembershipRule::OnLeave(const Worker& worker) {
-  // Whoever gives up after a failure should not hide it.
+  // A worker that leaves after a failure should not hide it.
   const auto is_failure = [](const Status& status) {
     return !status.ok() && status.code() != Code::kCancelled;
   };
@@ -238,8 +238,8 @@ void MembershipRule::ForgetEmptyGroups() {
 
 bool MembershipRule::IsWaiting(const Group& group) const {
   if (group.members == 0 || rules_.planning->Of(group.id).planned) return false;
-  // During an update nobody is planned, so a whole group waits for us, not for others. Whoever sleeps will
-  // come back.
+  // During an update nobody is planned, so a whole group waits for us, not for others. Ranks that
+  // sleep will come back.
   const bool sleepers = roster_.suspended() != 0;
   return !rules_.engines->IsBusy(group.id) && !rules_.planning->Of(group.id).left_out &&
          !(rules_.updates->open() && IsWhole(group)) &&

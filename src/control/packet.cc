@@ -1,6 +1,7 @@
 #include "control/packet.h"
 
 #include <utility>
+#include <variant>
 
 #include "base/strings.h"
 #include "plan/table_format.h"
@@ -14,18 +15,21 @@ namespace {
 constexpr size_t kMostOverhead = size_t{1} << 20;
 
 constexpr std::string_view kFewerShards = "register fewer and larger shards per rank";
+constexpr std::string_view kShareTables =
+    "register fewer and larger shards per rank, or set tables to a folder that all hosts share";
 constexpr std::string_view kFewerEngines =
     "ask for one model or update, or let several controllers share the engines";
 
 /// `advice`: how such messages become smaller.
-Result<SharedPacket> Cut(std::string_view name, std::string encoded, std::string_view advice) {
+template <typename Message>
+Result<SharedPacket> Cut(const Message& message, std::string_view advice = kFewerShards) {
+  std::string encoded = protocol::Encode(message);
   auto packet = std::make_shared<Packet>();
-  packet->name = name;
+  packet->name = protocol::NameOf(message);
   if (encoded.size() > protocol::kMaxMessageBytes)
     return Status(Code::kExhausted,
-                  StrCat("the message ", name, " would have ", encoded.size(), " bytes; at most ",
-                         protocol::kMaxMessageBytes, " can be sent: ", advice,
-                         name == "Plan" ? ", or set tables to a folder that all hosts share" : ""));
+                  StrCat("the message ", packet->name, " would have ", encoded.size(), " bytes; at most ",
+                         protocol::kMaxMessageBytes, " can be sent: ", advice));
   if (encoded.size() <= protocol::kMaxWholeBytes) {
     packet->parts.push_back(std::move(encoded));
   } else {
@@ -48,17 +52,13 @@ PartKind Packet::kind(size_t part) const {
   return part + 1 == parts.size() ? PartKind::kLast : PartKind::kPiece;
 }
 
-Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message) {
-  return Cut(protocol::NameOf(message), protocol::Encode(message), kFewerShards);
-}
+Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message) { return Cut(message); }
 Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message) {
-  return Cut(protocol::NameOf(message), protocol::Encode(message), kFewerShards);
+  return Cut(message, std::holds_alternative<protocol::Plan>(message) ? kShareTables : kFewerShards);
 }
-Result<SharedPacket> MakePacket(const protocol::ObserverMessage& message) {
-  return Cut(protocol::NameOf(message), protocol::Encode(message), kFewerShards);
-}
+Result<SharedPacket> MakePacket(const protocol::ObserverMessage& message) { return Cut(message); }
 Result<SharedPacket> MakePacket(const protocol::ObserverReply& message) {
-  return Cut(protocol::NameOf(message), protocol::Encode(message), kFewerEngines);
+  return Cut(message, kFewerEngines);
 }
 
 Result<std::string> Unpack(Parcel parcel) {

@@ -18,7 +18,7 @@ constexpr uint8_t kMaxFailedPrepares = 3;
 /// Beyond this the time between two tries does not grow.
 constexpr uint8_t kMostFailedPrepares = 8;
 
-/// Whoever did not answer, or had no room, may answer later. An answer that refuses would come again.
+/// A worker that did not answer, or had no room, may answer later. An answer that refuses would come again.
 bool MayPass(Code code) {
   return code == Code::kTimedOut || code == Code::kUnavailable || code == Code::kPeerDead ||
          code == Code::kExhausted || code == Code::kCancelled;

@@ -34,7 +34,7 @@ class PublicationRule final : public Publications, private Rule {
   void WithdrawOffer(const Worker& trainer, const Status& reason);
   void Supersede(int64_t number);
   void AnswerWithdrawn(const Worker& trainer, int64_t number);
-  /// Whoever publishes the number late gets this answer.
+  /// A trainer that publishes the number late gets this answer.
   void NoteWithdrawn(int64_t number, const Status& reason);
   /// Answers every publication that waits with this reason. `for_good`: its bytes are not to be had any more.
   void FailWaiting(const Status& reason, bool for_good);

@@ -6,7 +6,7 @@
 
 namespace weightcast::control {
 
-/// The latest publication that has been given up: whoever publishes it late is answered at once.
+/// The latest publication that has been given up: a trainer that publishes it late is answered at once.
 struct Withdrawn {
   int64_t number = -1;
   weightcast::Status reason;  ///< ok: superseded.

@@ -84,7 +84,7 @@ void RepairRule::LoseSource(const Worker& lost, const Status& reason, std::optio
   } else if (!Contains(state_.avoided, lost.session)) {
     state_.avoided.push_back(lost.session);
   }
-  // One plan at a time: whoever lacks bytes is planned anew with them.
+  // One plan at a time: engines that lack bytes are planned anew with them.
   if (rules_.engines->counts().Before(EngineStep::kReady) == 0) return;
   state_.loss = reason;
   state_.holders = Holders::kTrainersLeft;
@@ -191,7 +191,7 @@ void RepairRule::OpenFor(std::vector<const Group*> lacking, size_t holders, cons
   // Those who are known to be late come last.
   std::ranges::stable_partition(
       lacking, [this](const Group* group) { return !rules_.deadlines->IsGranting(group->id); });
-  // Whoever has got it gives too: no engine gives to more than one at a time.
+  // An engine that has got it gives too: none gives to more than one at a time.
   lacking.resize(std::min(lacking.size(), holders));
   NewUpdate update;
   update.version = version;

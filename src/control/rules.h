@@ -37,7 +37,7 @@ class Runs {
   /// Of a run that this controller may not have counted itself.
   [[nodiscard]] virtual Status Check(const protocol::Run& run) const = 0;
   [[nodiscard]] Status Check(const Version& version) const { return Check(protocol::RunOf(version)); }
-  /// Whoever is told of a run is part of it, even if it was here before it began: whoever replaces it is not.
+  /// A trainer that is told of a run is part of it, even if it was here before; its successor is not.
   virtual void Join(uint32_t rank, uint64_t incarnation) = 0;
   /// A trainer comes: a new run begins if it replaces another process.
   virtual void TrainerJoins(const protocol::Hello& hello) = 0;

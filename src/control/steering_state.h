@@ -12,7 +12,7 @@ struct SteeringOrder {
   uint64_t order = 0;  ///< Counts.
   protocol::Move move = protocol::Move::kEvict;
   Version version;
-  bool done = true;      ///< Answered, and well. Whoever comes new has no requests.
+  bool done = true;      ///< Answered, and well. A new EngineControl has no requests.
   bool failed = false;   ///< Answered, and badly.
   bool overdue = false;  ///< An update has waited for it in vain: others are not kept waiting again.
   friend bool operator==(const SteeringOrder&, const SteeringOrder&) = default;

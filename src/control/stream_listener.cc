@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -10,10 +10,9 @@
 #include "base/out_of_memory.h"
 #include "base/process.h"
 #include "base/strings.h"
-#include "base/thread.h"
+#include "base/task_thread.h"
 #include "control/envelope.h"
 #include "control/listener.h"
-#include "control/mailbox.h"
 #include "protocol/codec.h"
 #include "stream/server.h"
 
@@ -148,7 +147,6 @@ class StreamListener final : public Listener {
   ~StreamListener() override { Stop(); }
 
   Status Begin() {
-    WC_ASSIGN_OR_RETURN(unpacker_, StartThread("wc-unpack", [this] { UnpackAll(); }));
     // The handlers may run before Start has returned.
     const std::lock_guard lock(starting_);
     auto server = StreamServer::Start(
@@ -172,8 +170,7 @@ class StreamListener final : public Listener {
   void Stop() override {
     if (server_ != nullptr) server_->Stop();
     stop_ = true;
-    to_unpack_.Post([] {});
-    if (unpacker_.joinable()) unpacker_.join();
+    unpacker_.reset();
   }
 
  private:
@@ -241,7 +238,8 @@ class StreamListener final : public Listener {
     stream->Pause();
     if (!parcel->pieces) return Tell(worker, opened.envelope, std::move(*parcel));
     auto shared = std::make_shared<Parcel>(std::move(*parcel));
-    to_unpack_.Post([this, worker, stream, shared, envelope = opened.envelope] {
+    unpacker_->Run([this, worker, stream, shared, envelope = opened.envelope] {
+      if (stop_) return;
       const Status status = OrOutOfMemory("the controller", "a worker's message",
                                           [&] { return Tell(worker, envelope, std::move(*shared)); });
       if (!status.ok()) server_->Post([this, stream, status] { Offend(stream, status); });
@@ -259,12 +257,6 @@ class StreamListener final : public Listener {
                                           .message = std::move(message),
                                           .arrived = Clock::now()});
     return Status::Ok();
-  }
-
-  void UnpackAll() {
-    while (!stop_) {
-      if (const auto task = to_unpack_.Take(Clock::now() + std::chrono::hours(1))) (*task)();
-    }
   }
 
   /// Ends a stream that breaks the protocol, and tells its worker why.
@@ -290,9 +282,8 @@ class StreamListener final : public Listener {
   std::unordered_map<const ServerStream*, std::shared_ptr<AcceptedWorker>> workers_;
   std::unordered_map<const ServerStream*, std::shared_ptr<Observer>> observers_;
 
-  Mailbox to_unpack_;
   std::atomic<bool> stop_{false};
-  std::thread unpacker_;
+  std::unique_ptr<TaskThread> unpacker_ = std::make_unique<TaskThread>("wc-unpack");
   std::mutex starting_;
   std::shared_ptr<StreamServer> server_;
 };

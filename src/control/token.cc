@@ -99,8 +99,8 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
   return Status::Ok();
 }
 
-/// Makes the file whole under another name and links it into place: whoever reads it reads all of it, and of
-/// two that come at once one wins and both read that one's.
+/// Makes the file whole under another name and links it into place: a process that reads it reads all of it,
+/// and of two that come at once one wins and both read that one's.
 Status Publish(const UniqueFd& folder, const std::string& path) {
   std::array<std::byte, kRandomBytes> random{};
   FillRandom(random);

@@ -49,7 +49,7 @@ class Token {
 
 /// WEIGHTCAST_TOKEN; else the file that the setting token_file names; else the user's own file
 /// ($XDG_RUNTIME_DIR/weightcast/token or /tmp/weightcast-<uid>/token; where another user has made that
-/// folder, $XDG_CACHE_HOME/weightcast/token or ~/.cache/weightcast/token), which whoever comes first fills
+/// folder, $XDG_CACHE_HOME/weightcast/token or ~/.cache/weightcast/token), which the first process fills
 /// with a random token, atomically, so that controllers and workers may start in any order. Errors:
 /// kInvalidArgument for a file that cannot be read or a token that is none or too weak; kPermission when
 /// other users could have read or written it.

@@ -53,22 +53,6 @@ double RateOf(const Span& write) {
   return seconds > 0 ? static_cast<double>(write.bytes) / seconds : 0;
 }
 
-uint32_t NumberBefore(std::string_view text, size_t at) {
-  const size_t from = text.substr(0, at).find_last_not_of("0123456789") + 1;
-  return ParseNumber<uint32_t>(text.substr(from, at - from)).value_or(0);
-}
-
-/// How many lanes were up; 0: none is told. The connection's own count stands last ("tcp: 1 of 6 lanes
-/// (failed:
-/// ...), 1 lane, to engine e0 rank 0"). Where a long text was cut before it, the transport's is what there
-/// is.
-uint32_t LanesOf(std::string_view path) {
-  for (const std::string_view mark : {" lanes, to ", " lane, to "})
-    if (const size_t at = path.rfind(mark); at != std::string_view::npos) return NumberBefore(path, at);
-  const size_t of = path.find(" of ");
-  return of == std::string_view::npos ? 0 : NumberBefore(path, of);
-}
-
 double SecondsOf(const std::vector<Cost>& costs, Cause cause) {
   double sum = 0;
   for (const Cost& cost : costs) sum += cost.cause == cause ? cost.seconds : 0;
@@ -206,10 +190,10 @@ class Judge {
     const Span span = WriteOf(update_.timeline, cost.worker, cost.victim);
     if (span.bytes == 0 || span.chunk == 0) return Cause::kLink;
     const std::optional<Span> earlier = Earlier(cost);
-    uint32_t lanes = earlier ? LanesOf(earlier->path) : 0;
+    uint32_t lanes = earlier ? earlier->lanes : 0;
     for (const Explained* one : before_)
-      lanes = std::max(lanes, LanesOf(WriteOf(one->timeline, cost.worker, cost.victim).path));
-    if (LanesOf(span.path) > 0 && LanesOf(span.path) < lanes) return Cause::kLaneDown;
+      lanes = std::max(lanes, WriteOf(one->timeline, cost.worker, cost.victim).lanes);
+    if (span.lanes > 0 && span.lanes < lanes) return Cause::kLaneDown;
     const auto run = [](const Span& of) {
       return static_cast<double>(of.bytes) / static_cast<double>(std::max<uint64_t>(of.pieces, 1));
     };

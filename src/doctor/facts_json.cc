@@ -6,7 +6,9 @@
 
 namespace weightcast::doctor {
 
+namespace {
 using Json = nlohmann::json;
+}
 
 // Every field once more: the compiler notices a name that is none, the round trip test one that is left out.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Interface, name, state, mtu, mbit_per_second, addresses)

@@ -203,7 +203,7 @@ void Connection::State::OnChosen() {
     at_once_device_ = device.at_once;
     transport_name_ = path.name;
     moves_device_ = device.supported;
-    description_ = DescribeNow();
+    DescribeNow();
     was_ready_ = true;
   }
   WC_LOG(kInfo, "connected: ", description_);
@@ -212,10 +212,12 @@ void Connection::State::OnChosen() {
   if (!path.lost.ok()) On(transport::LinkDown{link_, path.lost});
 }
 
-/// With the lanes that are up at this moment. Holder of progress, once a transport is chosen.
-std::string Connection::State::DescribeNow() const {
-  return StrCat(transport_->Describe(link_), ", ", sender_.lanes_up(),
-                sender_.lanes_up() == 1 ? " lane" : " lanes", ", to ", ToString(peer()), " at ", address_);
+/// With the lanes that are up at this moment. Holder of progress, once a transport is chosen; under the
+/// mutex.
+void Connection::State::DescribeNow() {
+  lanes_ = sender_.lanes_up();
+  description_ = StrCat(transport_->Describe(link_), ", ", lanes_.load(), lanes_ == 1 ? " lane" : " lanes",
+                        ", to ", ToString(peer()), " at ", address_);
 }
 
 void Connection::State::On(const transport::SignalArrived& event) {
@@ -234,7 +236,7 @@ void Connection::State::OnLaneDown(uint32_t lane, std::string_view reason) {
   trace::CounterNamed("endpoint.lanes_lost").Add();
   WC_LOG(kWarning, "lane ", lane, " to ", label_, " has failed: ", reason, "; ", sender_.lanes_up(), " left");
   const std::lock_guard lock(mutex_);
-  description_ = DescribeNow();
+  DescribeNow();
 }
 
 void Connection::State::On(const transport::LaneUp& event) {
@@ -245,7 +247,7 @@ void Connection::State::On(const transport::LaneUp& event) {
   trace::CounterNamed("endpoint.lanes_rebuilt").Add();
   WC_LOG(kInfo, "lane ", event.lane, " to ", label_, " works again; ", sender_.lanes_up(), " are up");
   const std::lock_guard lock(mutex_);
-  description_ = DescribeNow();
+  DescribeNow();
 }
 
 void Connection::State::On(const transport::LinkDown& event) {

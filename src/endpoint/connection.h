@@ -48,6 +48,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   /// "trainer 0 (10.0.0.1:4711)".
   [[nodiscard]] const std::string& label() const { return label_; }
   [[nodiscard]] std::string Describe() const;
+  [[nodiscard]] uint32_t lanes() const { return lanes_; }
   [[nodiscard]] std::string transport_name() const;
   [[nodiscard]] bool Moves(MemoryKind kind) const;
   [[nodiscard]] Status status() const;
@@ -110,7 +111,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void OnBeat();
   void OnChosen();
   void OnLaneDown(uint32_t lane, std::string_view reason);
-  [[nodiscard]] std::string DescribeNow() const;
+  void DescribeNow();
   Status AddPiece(Build& build, const Piece& piece);
   [[nodiscard]] Status CheckDevice(const endpoint::RegisteredMemory& local) const;
   [[nodiscard]] Status CheckUsable() const;
@@ -130,6 +131,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   std::string transport_name_;
   bool moves_device_ = false;  ///< The transport.
   std::string description_;
+  std::atomic<uint32_t> lanes_ = 0;  ///< As described.
 
   endpoint::Imports imports_;
   endpoint::Grants grants_;

@@ -162,6 +162,7 @@ const Identity& Connection::peer() const { return state_->peer(); }
 uint64_t Connection::peer_chunk() const { return state_->peer_chunk(); }
 const std::string& Connection::address() const { return state_->address(); }
 std::string Connection::Describe() const { return state_->Describe(); }
+uint32_t Connection::lanes() const { return state_->lanes(); }
 std::string Connection::transport_name() const { return state_->transport_name(); }
 bool Connection::Moves(MemoryKind kind) const { return state_->Moves(kind); }
 Status Connection::status() const { return state_->status(); }

@@ -2,7 +2,7 @@
 
 #include "kernels/lane.h"
 
-/// The pattern of the measurements (tools/p2p_memory.cc): the 8 bytes at offset i are seed + i.
+/// The pattern of the measurements (tools/bench/p2p/memory.cc): the 8 bytes at offset i are seed + i.
 namespace weightcast::kernels {
 
 /// Parameters of fill. The address is a multiple of 8; the last word may be cut.

@@ -1,7 +1,6 @@
 #include "p2p/engine.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/advice.h"
@@ -9,12 +8,8 @@
 #include "base/socket.h"
 #include "base/strings.h"
 
-// An engine's beginning and end, and its channels.
 namespace weightcast::p2p {
 namespace {
-
-constexpr const char* kRole = "p2p";
-constexpr Duration kOneAttempt = std::chrono::seconds(3);
 
 Status Admit(const Identity& peer) {
   if (peer.role == kRole) return Status::Ok();
@@ -42,13 +37,32 @@ Result<std::unique_ptr<Endpoint>> CreateEndpoint(EndpointOptions options, const 
   return Endpoint::Create(std::move(options));
 }
 
-}  // namespace
+/// A caller who polls again within this does nothing but poll.
+constexpr Duration kAtOnce = std::chrono::microseconds(50);
+/// Such a poll waits for as long as this. Setting a shorter timer costs a virtual machine more than it saves.
+constexpr Duration kMoment = std::chrono::milliseconds(1);
 
-std::string NameOf(const Peer& peer) {
-  return StrCat("the p2p endpoint of rank ", peer.connection.peer().rank, " at ", peer.connection.address());
+Status NoSuchOperation(uint64_t number) {
+  return {Code::kInvalidArgument,
+          StrCat("there is no operation ", number,
+                 ", or its end was reported already; give a number that a call returned")};
 }
 
-Engine::Engine(EngineOptions options) : options_(std::move(options)) { self_->engine = this; }
+Status CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
+  if (advert.owner != peer.connection.peer().incarnation) {
+    return {Code::kInvalidArgument,
+            StrCat("the advertised memory is not of the peer of this connection, ", NameOf(peer),
+                   "; pass on what that process has advertised since it started")};
+  }
+  if (length > advert.length)
+    return {Code::kOutOfBounds, StrCat("the operation has ", length, " bytes, and ", NameOf(peer),
+                                       " advertised ", advert.length, "; let it advertise as many")};
+  return Status::Ok();
+}
+
+}  // namespace
+
+Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {
   if (options.gpu.index < 0 || options.gpu.index > UINT16_MAX - kFirstPort)
@@ -56,130 +70,52 @@ Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {
                   StrCat("no GPU can have the index ", options.gpu.index, "; count from 0"));
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   EndpointOptions made = EndpointOptionsOf(engine->options_);
-  made.on_notice = [self = engine.get()](Connection connection) { self->OnNotice(std::move(connection)); };
-  made.on_disconnect = [self = engine.get()](const Identity& peer, const Status&) {
-    self->OnDisconnect(peer);
-  };
-  const std::lock_guard lock(engine->mutex_);  // Peers may knock at once.
-  WC_ASSIGN_OR_RETURN(engine->endpoint_, CreateEndpoint(std::move(made), engine->options_));
+  Peers& peers = engine->peers_;
+  made.on_notice = [&peers](Connection connection) { peers.OnNotice(std::move(connection)); };
+  made.on_disconnect = [&peers](const Identity& peer, const Status&) { peers.OnDisconnect(peer); };
+  const std::lock_guard lock(engine->s_.mutex);  // Peers may knock at once.
+  WC_ASSIGN_OR_RETURN(engine->s_.endpoint, CreateEndpoint(std::move(made), engine->options_));
   return engine;
 }
 
 Engine::~Engine() {
-  {
-    const std::lock_guard lock(self_->mutex);
-    self_->engine = nullptr;
-  }
+  operations_.ForgetStreams();
   // Memory that operations and tables hold is let go of last, once the endpoint has closed it.
-  std::map<uint64_t, std::shared_ptr<Memory>> memories;
+  std::map<uint64_t, MemoryPtr> memories;
   std::map<uint64_t, OperationPtr> operations;
   std::unique_ptr<Endpoint> endpoint;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(s_.mutex);
     const Status reason = ClosedHere("the endpoint");
-    const auto peers = peers_;
-    for (const auto& [incarnation, peer] : peers) Lose(peer, reason);
-    memories = memories_;
-    operations.swap(operations_);
-    endpoint = std::move(endpoint_);
+    const auto peers = s_.peers;
+    for (const auto& [incarnation, peer] : peers) peers_.Lose(peer, reason);
+    memories = s_.memories;
+    operations.swap(s_.operations);
+    endpoint = std::move(s_.endpoint);
   }
   endpoint.reset();  // Ends its thread: no callback comes from here on.
 }
 
 EngineMetadata Engine::metadata() const {
-  return {.incarnation = endpoint_->self().incarnation,
+  return {.incarnation = s_.endpoint->self().incarnation,
           .rank = options_.rank,
           .gpu = options_.gpu,
-          .addresses = endpoint_->Addresses()};
-}
-
-// --- Connections -------------------------------------------------------------------------------------
-
-Result<Connection> Engine::ConnectTo(const std::vector<std::string>& addresses, const Identity& expected,
-                                     TimePoint deadline, const Interrupted& interrupted) {
-  while (true) {
-    const TimePoint now = Clock::now();
-    auto connection = endpoint_->Connect(addresses, expected, std::min(deadline, now + kOneAttempt));
-    if (connection.ok()) return connection;
-    const Code code = connection.status().code();
-    const bool may_come = code == Code::kUnavailable || code == Code::kTimedOut;
-    if (!may_come || Clock::now() + kGlance >= deadline) return connection;
-    if (interrupted && interrupted()) return InterruptedCall(StrCat("connecting to ", ToString(expected)));
-    std::this_thread::sleep_for(kGlance);  // It may not have begun to listen.
-  }
-}
-
-PeerPtr Engine::PeerOf(const Connection& connection) {
-  const Incarnation incarnation = connection.peer().incarnation;
-  if (const auto found = peers_.find(incarnation); found != peers_.end()) {
-    const PeerPtr known = found->second;
-    const Status status = known->connection.status();
-    if (status.ok()) return known;
-    Lose(known, status);  // Its end has not been told yet, and another connection is there already.
-  }
-  auto peer = std::make_shared<Peer>(connection);
-  peer->lower = endpoint_->self().incarnation < incarnation;
-  peers_[incarnation] = peer;
-  return peer;
-}
-
-Status Engine::LoseIfEnded(const PeerPtr& peer) {
-  Status status = peer->connection.status();
-  if (!status.ok()) Lose(peer, status);
-  return status;
-}
-
-void Engine::OnDisconnect(const Identity& identity) {
-  const std::lock_guard lock(mutex_);
-  const auto found = peers_.find(identity.incarnation);
-  if (found == peers_.end()) return;
-  const Status status = found->second->connection.status();
-  if (!status.ok()) Lose(PeerPtr(found->second), status);
-}
-
-void Engine::Lose(const PeerPtr& peer, const Status& reason) {
-  if (!peer->lost.ok()) return;
-  peer->lost = reason;
-  peers_.erase(peer->connection.peer().incarnation);
-  outbox_.Drop(peer->connection.peer().incarnation);
-  for (const OperationPtr& operation : std::exchange(peer->describing, {})) Finish(*operation, reason);
-  const auto channels = std::exchange(peer->channels, {});
-  for (const auto& [wire, channel] : channels) EndChannel(*channel, reason);
-  peer->without_grant.clear();
-  peer->connection.Close();
+          .addresses = s_.endpoint->Addresses()};
 }
 
 // --- Channels ----------------------------------------------------------------------------------------
 
-ChannelPtr Engine::AddChannel(const PeerPtr& peer, uint64_t wire, Gpu gpu) {
-  auto channel = std::make_shared<Channel>();
-  channel->id = ++last_channel_;
-  channel->wire = wire;
-  channel->peer = peer;
-  channel->gpu = std::move(gpu);
-  peer->channels[wire] = channel;
-  channels_[channel->id] = channel;
-  return channel;
-}
-
 Result<uint64_t> Engine::OpenChannel(const Connection& connection, bool by_index) {
-  const std::lock_guard lock(mutex_);
-  const PeerPtr peer = PeerOf(connection);
+  const std::lock_guard lock(s_.mutex);
+  const PeerPtr peer = peers_.PeerOf(connection);
   // Its end may have been told before this engine knew of it. From now on it will be.
-  WC_RETURN_IF_ERROR(LoseIfEnded(peer));
+  WC_RETURN_IF_ERROR(peers_.LoseIfEnded(peer));
   const uint64_t wire = (++peer->opened << 1) | (peer->lower ? 0U : 1U);
-  ChannelPtr channel = AddChannel(peer, wire, {});
+  ChannelPtr channel = peers_.AddChannel(peer, wire, {});
   Open open{.channel = wire, .gpu = options_.gpu};
   open.gpu.by_index = by_index;
-  Tell(*peer, open);
+  s_.Tell(*peer, open);
   return channel->id;
-}
-
-ChannelPtr Engine::SharedChannel(const PeerPtr& peer) {
-  // Whoever closes it goes on to the next number, here and there: what is still said of it names nothing.
-  const uint64_t wire = kSharedChannel + peer->shared_generation;
-  const auto found = peer->channels.find(wire);
-  return found != peer->channels.end() ? found->second : AddChannel(peer, wire, {});
 }
 
 Result<uint64_t> Engine::Connect(const std::string& host, uint16_t port, bool by_index, TimePoint deadline,
@@ -187,129 +123,287 @@ Result<uint64_t> Engine::Connect(const std::string& host, uint16_t port, bool by
   const std::string address =
       host.find(':') == std::string::npos ? StrCat(host, ":", port) : StrCat("[", host, "]:", port);
   Identity anyone;
-  anyone.job = options_.settings.job;
-  WC_ASSIGN_OR_RETURN(const Connection connection, ConnectTo({address}, anyone, deadline, interrupted));
+  anyone.job = s_.job;
+  WC_ASSIGN_OR_RETURN(const Connection connection,
+                      peers_.ConnectTo({address}, anyone, deadline, interrupted));
   return OpenChannel(connection, by_index);
-}
-
-Result<Connection> Engine::ConnectExactly(const EngineMetadata& peer, TimePoint deadline,
-                                          const Interrupted& interrupted) {
-  if (peer.incarnation == endpoint_->self().incarnation)
-    return Status(Code::kInvalidArgument, "this is the endpoint's own metadata; connect to the other's");
-  const Identity expected{.job = options_.settings.job,
-                          .role = kRole,
-                          .engine = "",
-                          .rank = peer.rank,
-                          .incarnation = peer.incarnation};
-  return ConnectTo(peer.addresses, expected, deadline, interrupted);
 }
 
 Result<uint64_t> Engine::Connect(const EngineMetadata& peer, bool by_index, TimePoint deadline,
                                  const Interrupted& interrupted) {
-  WC_ASSIGN_OR_RETURN(const Connection connection, ConnectExactly(peer, deadline, interrupted));
+  WC_ASSIGN_OR_RETURN(const Connection connection, peers_.ConnectExactly(peer, deadline, interrupted));
   return OpenChannel(connection, by_index);
 }
 
 Result<uint64_t> Engine::Shared(const EngineMetadata& peer, TimePoint deadline,
                                 const Interrupted& interrupted) {
-  WC_ASSIGN_OR_RETURN(const Connection connection, ConnectExactly(peer, deadline, interrupted));
-  const std::lock_guard lock(mutex_);
-  const PeerPtr known = PeerOf(connection);
-  WC_RETURN_IF_ERROR(LoseIfEnded(known));
-  const ChannelPtr channel = SharedChannel(known);
+  WC_ASSIGN_OR_RETURN(const Connection connection, peers_.ConnectExactly(peer, deadline, interrupted));
+  const std::lock_guard lock(s_.mutex);
+  const PeerPtr known = peers_.PeerOf(connection);
+  WC_RETURN_IF_ERROR(peers_.LoseIfEnded(known));
+  const ChannelPtr channel = peers_.SharedChannel(known);
   channel->gpu = peer.gpu;
   return channel->id;
 }
 
 Result<Accepted> Engine::Accept(std::optional<TimePoint> deadline, const Interrupted& interrupted) {
-  std::unique_lock lock(mutex_);
-  while (to_accept_.empty()) {
+  std::unique_lock lock(s_.mutex);
+  while (s_.to_accept.empty()) {
     const TimePoint now = Clock::now();
     if (deadline && now >= *deadline)
       return Status(Code::kTimedOut,
                     "no peer has connected to this endpoint within the timeout of this call; check that one "
                     "runs and connects here, then accept again");
-    changed_.wait_until(lock, deadline ? std::min(*deadline, now + kGlance) : now + kGlance);
-    if (!to_accept_.empty()) break;
+    s_.changed.wait_until(lock, deadline ? std::min(*deadline, now + kGlance) : now + kGlance);
+    if (!s_.to_accept.empty()) break;
     lock.unlock();  // It may run other code, which may call us.
     if (interrupted && interrupted()) return InterruptedCall("accept");
     lock.lock();
   }
-  const ChannelPtr channel = to_accept_.front();
-  to_accept_.pop_front();
+  const ChannelPtr channel = s_.to_accept.front();
+  s_.to_accept.pop_front();
   WC_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(channel->peer->connection.address()));
   return Accepted{.channel = channel->id, .host = address.host, .gpu = channel->gpu};
 }
 
 Status Engine::CloseChannel(uint64_t id) {
-  const std::lock_guard lock(mutex_);
-  const auto found = channels_.find(id);
-  if (found == channels_.end())
+  const std::lock_guard lock(s_.mutex);
+  const auto found = s_.channels.find(id);
+  if (found == s_.channels.end())
     return {Code::kInvalidArgument,
             StrCat("there is no connection ", id, "; use a number that connect or accept returned")};
   const ChannelPtr channel = found->second;
   if (channel->status.ok()) {
-    TakeOff(*channel);
-    Tell(*channel->peer, Close{.channel = channel->wire});
-    EndChannel(*channel, {Code::kCancelled,
-                          StrCat("this process removed connection ", id, "; connect again to go on")});
+    peers_.TakeOff(*channel);
+    s_.Tell(*channel->peer, Close{.channel = channel->wire});
+    peers_.EndChannel(*channel, {Code::kCancelled,
+                                 StrCat("this process removed connection ", id, "; connect again to go on")});
   }
-  channels_.erase(id);
+  s_.channels.erase(id);
   return Status::Ok();
 }
 
 bool Engine::HasChannel(uint64_t id) const {
-  const std::lock_guard lock(mutex_);
-  return channels_.contains(id);
-}
-
-/// Off its peer's table.
-void Engine::TakeOff(Channel& channel) {
-  Peer& peer = *channel.peer;
-  if (channel.wire >= kSharedChannel) ++peer.shared_generation;
-  peer.channels.erase(channel.wire);
-}
-
-void Engine::EndChannel(Channel& channel, const Status& reason) {
-  channel.status = reason;
-  for (const auto& [number, offered] : channel.offers) channel.peer->offered -= offered.offer.slices.size();
-  channel.offers.clear();
-  channel.abandoned.clear();
-  const auto sending = channel.sending;
-  for (const auto& [number, send] : sending) EndUnfinished(*send, reason);
-  const auto one_sided = channel.one_sided;
-  for (const auto& [number, operation] : one_sided) EndUnfinished(*operation, reason);
-  const auto receiving = channel.receiving;
-  for (const auto& [number, receive] : receiving) EndReceive(receive, reason);
-  // The script never had the number of one that it has not accepted.
-  if (std::erase_if(to_accept_, [&](const ChannelPtr& waiting) { return waiting.get() == &channel; }) > 0)
-    channels_.erase(channel.id);
-  changed_.notify_all();
-}
-
-/// A send, a read or a write. Transfers over a lost connection end by themselves, with its reason.
-void Engine::EndUnfinished(Operation& operation, const Status& reason) {
-  if (!operation.transfer || operation.asked) return Finish(operation, reason);
-  if (operation.reason.ok()) operation.reason = reason;
-  if (operation.channel->peer->lost.ok()) operation.transfer->Cancel();
-}
-
-Result<ChannelPtr> Engine::Usable(uint64_t id) const {
-  const auto found = channels_.find(id);
-  if (found == channels_.end())
-    return Status(Code::kInvalidArgument,
-                  StrCat("there is no connection ", id, "; use a number that connect or accept returned"));
-  if (!found->second->status.ok()) return found->second->status;
-  return found->second;
+  const std::lock_guard lock(s_.mutex);
+  return s_.channels.contains(id);
 }
 
 std::optional<uint64_t> Engine::ChannelTo(uint32_t rank) const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [incarnation, peer] : peers_) {
+  const std::lock_guard lock(s_.mutex);
+  for (const auto& [incarnation, peer] : s_.peers) {
     if (peer->connection.peer().rank != rank || peer->channels.empty()) continue;
     return peer->channels.rbegin()->second->id;  // The shared one has the greatest number.
   }
   return std::nullopt;
+}
+
+// --- Memory ------------------------------------------------------------------------------------------
+
+Result<uint64_t> Engine::Register(std::span<std::byte> bytes) {
+  WC_ASSIGN_OR_RETURN(const auto memory, memories_.New(bytes, /*temporary=*/false));
+  return memory->id;
+}
+
+Status Engine::Deregister(uint64_t id) {
+  MemoryPtr memory;
+  {
+    const std::lock_guard lock(s_.mutex);
+    const auto found = s_.memories.find(id);
+    if (found == s_.memories.end())
+      return {Code::kInvalidArgument, StrCat("no memory is registered as ", id, "; register it first")};
+    memory = found->second;
+    memories_.Drop(*memory);
+    const Status reason(Code::kCancelled,
+                        StrCat("this process deregistered memory ", id, "; register it again to go on"));
+    const auto all = s_.operations;
+    for (const auto& [number, operation] : all) {
+      const auto& parts = operation->parts;
+      if (std::any_of(parts.begin(), parts.end(), [&](const Part& part) { return part.memory == memory; }))
+        operations_.Cancel(operation, reason);
+    }
+  }
+  const Status closed = memory->region->Close(Clock::now() + s_.lease);
+  if (closed.ok()) return closed;
+  const std::lock_guard lock(s_.mutex);
+  s_.memories[id] = memory;  // To be tried again.
+  return closed;
+}
+
+Result<Part> Engine::ResolveToAdvertise(const Local& bytes) {
+  MemoryPtr known;
+  if (bytes.memory == 0) {
+    const std::lock_guard lock(s_.mutex);
+    for (const auto& [id, memory] : s_.memories) {
+      if (memory->advertised && memory->address == bytes.address && memory->length == bytes.length)
+        known = memory;
+    }
+  }
+  if (known == nullptr) return memories_.Resolve(bytes, /*up_to_end=*/false);
+  const auto identity = memories_.IdentityOf(*known);
+  if (identity.ok() && *identity == known->identity)
+    return Part{.memory = known, .offset = 0, .length = bytes.length};
+  // It was freed, and this is other memory at the same address.
+  (void)Deregister(known->id);
+  return memories_.Resolve(bytes, /*up_to_end=*/false);
+}
+
+Result<Advert> Engine::Advertise(const Local& bytes) {
+  WC_ASSIGN_OR_RETURN(const Part part, ResolveToAdvertise(bytes));
+  uint64_t identity = 0;
+  if (bytes.memory == 0) {
+    WC_ASSIGN_OR_RETURN(identity, memories_.IdentityOf(*part.memory));
+  }
+  const std::lock_guard lock(s_.mutex);
+  if (part.memory->temporary) {  // A peer that has the advert may come at any time.
+    part.memory->temporary = false;
+    part.memory->advertised = true;
+    part.memory->identity = identity;
+  }
+  return Advert{.owner = s_.endpoint->self().incarnation,
+                .memory = part.memory->id,
+                .offset = part.offset,
+                .length = part.length,
+                .address = reinterpret_cast<uintptr_t>(bytes.address)};
+}
+
+// --- Operations --------------------------------------------------------------------------------------
+
+Result<uint64_t> Engine::Send(uint64_t channel, std::span<const Local> from) {
+  WC_ASSIGN_OR_RETURN(const OperationPtr send, operations_.Make(OperationKind::kSend, from));
+  const std::lock_guard lock(s_.mutex);
+  WC_RETURN_IF_ERROR(operations_.Attach(*send, channel));
+  send->number = ++send->channel->sends;
+  send->channel->sending[send->number] = send;
+  const uint64_t number = operations_.Number(send);
+  operations_.MeetOffer(send);
+  return number;
+}
+
+Result<uint64_t> Engine::Receive(uint64_t channel, std::span<const Local> to) {
+  if (to.size() > kMaxPieces) {
+    return Status(Code::kInvalidArgument,
+                  StrCat("a recv into ", to.size(), " pieces, more than ", kMaxPieces, "; split it"));
+  }
+  WC_ASSIGN_OR_RETURN(const OperationPtr receive, operations_.Make(OperationKind::kReceive, to));
+  const std::lock_guard lock(s_.mutex);
+  WC_RETURN_IF_ERROR(operations_.Attach(*receive, channel));
+  receive->number = ++receive->channel->receives;
+  receive->channel->receiving[receive->number] = receive;
+  const uint64_t number = operations_.Number(receive);
+  auto& abandoned = receive->channel->abandoned;
+  if (const auto found = abandoned.find(receive->number); found != abandoned.end()) {
+    const Status reason = found->second;
+    abandoned.erase(found);
+    operations_.Finish(*receive, reason);
+    return number;
+  }
+  receive->channel->peer->without_grant.push_back(receive);
+  operations_.OfferWhatCanBe(receive->channel->peer);
+  return number;
+}
+
+Result<uint64_t> Engine::Write(uint64_t channel, std::span<const Local> local,
+                               std::span<const Advert> adverts) {
+  return OneSided(OperationKind::kWrite, channel, local, adverts);
+}
+
+Result<uint64_t> Engine::Read(uint64_t channel, std::span<const Local> local,
+                              std::span<const Advert> adverts) {
+  return OneSided(OperationKind::kRead, channel, local, adverts);
+}
+
+Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::span<const Local> local,
+                                  std::span<const Advert> adverts) {
+  if (local.size() != adverts.size()) {
+    return Status(Code::kInvalidArgument, StrCat(local.size(), " pieces of local memory and ", adverts.size(),
+                                                 " of the peer's were given; give as many of each"));
+  }
+  WC_ASSIGN_OR_RETURN(const OperationPtr operation, operations_.Make(kind, local));
+  const std::lock_guard lock(s_.mutex);
+  WC_RETURN_IF_ERROR(operations_.Attach(*operation, channel));
+  for (size_t i = 0; i < adverts.size(); ++i) {
+    if (Status wrong = CheckAdvert(adverts[i], local[i].length, *operation->channel->peer); !wrong.ok()) {
+      operations_.Retire(*operation);
+      return wrong;
+    }
+    operation->remote.push_back(
+        {.memory = adverts[i].memory, .offset = adverts[i].offset, .length = local[i].length});
+  }
+  operation->number = ++operation->channel->one_sideds;
+  operation->channel->one_sided[operation->number] = operation;
+  const uint64_t number = operations_.Number(operation);
+  operations_.Launch(operation);
+  return number;
+}
+
+/// The caller does nothing but poll, has polled this operation before, and none has ended since. Such a
+/// caller had better wait: it keeps the core from the threads that do the work.
+bool Engine::PollsInALoop(Operation& operation) const {
+  return std::exchange(operation.polled, poll_round_) == poll_round_ && Clock::now() - last_poll_ < kAtOnce;
+}
+
+std::optional<Status> Engine::Poll(uint64_t number) {
+  std::unique_lock lock(s_.mutex);
+  const auto found = s_.operations.find(number);
+  if (found == s_.operations.end()) return NoSuchOperation(number);
+  const OperationPtr operation = found->second;
+  if (!operations_.IsOver(*operation) && PollsInALoop(*operation)) {
+    MoveOn(*operation, kMoment, lock);
+    ++poll_round_;
+  }
+  last_poll_ = Clock::now();
+  if (!operations_.IsOver(*operation)) return std::nullopt;
+  if (s_.operations.erase(number) == 0) return NoSuchOperation(number);  // Another thread has been told.
+  ++poll_round_;
+  lock.unlock();
+  operation->LetGo();
+  return operation->outcome;
+}
+
+Status Engine::Wait(uint64_t number, const Interrupted& interrupted) {
+  std::unique_lock lock(s_.mutex);
+  const auto found = s_.operations.find(number);
+  if (found == s_.operations.end()) return NoSuchOperation(number);
+  const OperationPtr operation = found->second;
+  bool cancelled = false;
+  while (!operations_.IsOver(*operation)) {
+    MoveOn(*operation, kGlance, lock);
+    if (operations_.IsOver(*operation)) break;
+    lock.unlock();  // It may run other code, which may call us.
+    const bool stop = !cancelled && interrupted && interrupted();
+    lock.lock();
+    if (stop) {
+      cancelled = true;
+      operations_.Cancel(operation,
+                         {Code::kCancelled, StrCat("the wait for operation ", number,
+                                                   " was interrupted by a signal or by the caller, which "
+                                                   "cancels it; begin it again")});
+    }
+  }
+  s_.operations.erase(number);
+  lock.unlock();
+  operation->LetGo();
+  return operation->outcome;
+}
+
+/// For about so long, or until something changes.
+void Engine::MoveOn(Operation& operation, Duration limit, std::unique_lock<std::mutex>& lock) {
+  const auto transfer = operation.transfer;
+  if (!transfer || operation.asked) {
+    s_.changed.wait_for(lock, limit);
+    return;
+  }
+  lock.unlock();
+  Drive(operation, *transfer, Clock::now() + limit);
+  lock.lock();
+}
+
+/// On the caller's own thread, which is quicker than to be told of the end.
+void Engine::Drive(Operation& operation, Transfer transfer, TimePoint until) {
+  (void)transfer.Wait(until);
+  if (!transfer.ended()) return;
+  operations_.OnTransferEnd(operation, transfer.Wait());
+  (void)transfer.WaitFenced(until);
 }
 
 }  // namespace weightcast::p2p

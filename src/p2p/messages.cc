@@ -1,6 +1,6 @@
 #include "p2p/messages.h"
 
-#include <algorithm>
+#include <concepts>
 #include <utility>
 
 #include "base/bytes.h"
@@ -12,154 +12,104 @@ namespace {
 constexpr size_t kMaxDescriptor = 16 << 10;
 constexpr size_t kMaxReason = 1024;
 
-void PutStatus(ByteWriter& to, const Status& status) {
-  to.Put(static_cast<uint8_t>(status.code()));
-  to.PutString(std::string_view(status.message()).substr(0, kMaxReason));
-}
-
-/// What a peer says is shown to people and given to Python.
-std::string Printable(std::string_view text) {
-  std::string shown(text);
-  for (char& one : shown)
-    if (one < ' ' || one > '~') one = '?';
-  return shown;
-}
-
-Status GetStatus(ByteReader& from) {
-  const auto code = from.Get<uint8_t>();
-  std::string text = Printable(from.GetString(kMaxReason));
-  if (code == 0) return Status::Ok();
-  return {code <= static_cast<uint8_t>(Code::kInternal) ? static_cast<Code>(code) : Code::kInternal,
-          std::move(text)};
-}
-
-struct Put {
+/// Writes the members of a message.
+struct Putter {
   ByteWriter& to;
-  void operator()(const Open& open) const {
-    to.Put(open.channel);
-    to.Put(open.gpu.index);
-    to.Put(static_cast<uint8_t>(open.gpu.by_index));
-    to.PutString(std::string_view(open.gpu.label).substr(0, Gpu::kMaxLabel));
+
+  void operator()(const auto&... members) { (Put(members), ...); }
+  void Put(std::integral auto number) { to.Put(number); }
+  void Put(const std::string& text) { to.PutString(text); }
+  void Put(const Status& status) {
+    to.Put(static_cast<uint8_t>(status.code()));
+    to.PutString(std::string_view(status.message()).substr(0, kMaxReason));
   }
-  void operator()(const Close& close) const { to.Put(close.channel); }
-  void operator()(const Describe& describe) const {
-    to.Put(describe.memory);
-    PutStatus(to, describe.reason);
-    to.PutString(describe.descriptor);
+  void Put(const std::vector<Slice>& slices) {
+    to.Put(static_cast<uint32_t>(slices.size()));
+    for (const Slice& slice : slices) (*this)(slice.memory, slice.offset, slice.length);
   }
-  void operator()(const Want& want) const { to.Put(want.memory); }
-  void operator()(const Forget& forget) const { to.Put(forget.memory); }
-  void operator()(const Offer& offer) const {
-    to.Put(offer.channel);
-    to.Put(offer.number);
-    to.Put(offer.grant.slot);
-    to.Put(offer.grant.id);
-    to.Put(static_cast<uint8_t>(offer.more));
-    to.Put(static_cast<uint32_t>(offer.slices.size()));
-    for (const Slice& slice : offer.slices) {
-      to.Put(slice.memory);
-      to.Put(slice.offset);
-      to.Put(slice.length);
+  void Label(const std::string& label) { to.PutString(std::string_view(label).substr(0, Gpu::kMaxLabel)); }
+  void Reason(const Status& reason) { Put(reason); }
+};
+
+/// Reads them.
+struct Getter {
+  ByteReader& from;
+
+  void operator()(auto&... members) { (Get(members), ...); }
+  template <std::integral T>
+  void Get(T& number) {
+    number = from.Get<T>();
+  }
+  void Get(bool& flag) { flag = from.Get<uint8_t>() != 0; }
+  void Get(std::string& text) { text = from.GetString(kMaxDescriptor); }
+  void Get(Status& status) {
+    const auto code = from.Get<uint8_t>();
+    const std::string text = Printable(from.GetString(kMaxReason));
+    const bool known = code <= static_cast<uint8_t>(Code::kInternal);
+    if (code != 0) status = {known ? static_cast<Code>(code) : Code::kInternal, text};
+  }
+  void Get(std::vector<Slice>& slices) {
+    const auto count = from.Get<uint32_t>();
+    if (count > Offer::kMaxSlices) return Refuse();
+    for (uint32_t i = 0; i < count && from.ok(); ++i) {
+      Slice& slice = slices.emplace_back();
+      (*this)(slice.memory, slice.offset, slice.length);
     }
   }
-  void operator()(const Withdraw& withdraw) const { PutEnd(withdraw); }
-  void operator()(const Abandon& abandon) const { PutEnd(abandon); }
-  void operator()(const Finished& finished) const { PutNumber(finished); }
-  void operator()(const Received& received) const { PutNumber(received); }
-  template <typename OfNumber>
-  void PutNumber(const OfNumber& message) const {
-    to.Put(message.channel);
-    to.Put(message.number);
+  void Label(std::string& label) { label = Printable(from.GetString(Gpu::kMaxLabel)); }
+  /// Of an end: it has one.
+  void Reason(Status& reason) {
+    Get(reason);
+    if (reason.ok()) Refuse();
   }
-  template <typename End>
-  void PutEnd(const End& end) const {
-    to.Put(end.channel);
-    to.Put(end.number);
-    PutStatus(to, end.reason);
+
+ private:
+  void Refuse() { (void)from.GetRaw(SIZE_MAX); }  // Beyond the end: malformed.
+  /// What a peer says is shown to people and given to Python.
+  static std::string Printable(std::string_view text) {
+    std::string shown(text);
+    for (char& one : shown)
+      if (one < ' ' || one > '~') one = '?';
+    return shown;
   }
 };
 
-Open GetOpen(ByteReader& from) {
-  Open open;
-  open.channel = from.Get<uint64_t>();
-  open.gpu.index = from.Get<int32_t>();
-  open.gpu.by_index = from.Get<uint8_t>() != 0;
-  open.gpu.label = Printable(from.GetString(Gpu::kMaxLabel));
-  return open;
+template <typename M, typename T>
+concept Is = std::same_as<std::remove_const_t<M>, T>;
+template <typename M>
+concept OfMemory = Is<M, Want> || Is<M, Forget>;
+template <typename M>
+concept OfNumber = Is<M, Finished> || Is<M, Received>;
+template <typename M>
+concept End = Is<M, Withdraw> || Is<M, Abandon>;
+
+// The members of each message, as they follow each other on the wire.
+void Members(auto& visit, Is<Open> auto& m) {
+  visit(m.channel, m.gpu.index, m.gpu.by_index);
+  visit.Label(m.gpu.label);
+}
+void Members(auto& visit, Is<Close> auto& m) { visit(m.channel); }
+void Members(auto& visit, Is<Describe> auto& m) { visit(m.memory, m.reason, m.descriptor); }
+void Members(auto& visit, OfMemory auto& m) { visit(m.memory); }
+void Members(auto& visit, Is<Offer> auto& m) {
+  visit(m.channel, m.number, m.grant.slot, m.grant.id, m.more, m.slices);
+}
+void Members(auto& visit, OfNumber auto& m) { visit(m.channel, m.number); }
+void Members(auto& visit, End auto& m) {
+  visit(m.channel, m.number);
+  visit.Reason(m.reason);
 }
 
-Describe GetDescribe(ByteReader& from) {
-  Describe describe;
-  describe.memory = from.Get<uint64_t>();
-  describe.reason = GetStatus(from);
-  describe.descriptor = from.GetString(kMaxDescriptor);
-  return describe;
-}
-
-Offer GetOffer(ByteReader& from) {
-  Offer offer;
-  offer.channel = from.Get<uint64_t>();
-  offer.number = from.Get<uint64_t>();
-  offer.grant.slot = from.Get<uint32_t>();
-  offer.grant.id = from.Get<uint64_t>();
-  offer.more = from.Get<uint8_t>() != 0;
-  const auto count = from.Get<uint32_t>();
-  if (count > Offer::kMaxSlices) {
-    (void)from.GetRaw(SIZE_MAX);  // Beyond the end: malformed.
-    return offer;
-  }
-  for (uint32_t i = 0; i < count && from.ok(); ++i) {
-    Slice slice;
-    slice.memory = from.Get<uint64_t>();
-    slice.offset = from.Get<uint64_t>();
-    slice.length = from.Get<uint64_t>();
-    offer.slices.push_back(slice);
-  }
-  return offer;
-}
-
-template <typename OfNumber>
-OfNumber GetNumber(ByteReader& from) {
-  OfNumber message;
-  message.channel = from.Get<uint64_t>();
-  message.number = from.Get<uint64_t>();
-  return message;
-}
-
-template <typename End>
-End GetEnd(ByteReader& from) {
-  End end;
-  end.channel = from.Get<uint64_t>();
-  end.number = from.Get<uint64_t>();
-  end.reason = GetStatus(from);
-  if (end.reason.ok()) (void)from.GetRaw(SIZE_MAX);  // Malformed: an end without a reason.
-  return end;
-}
-
+template <size_t kKind = 0>
 Result<Message> Get(uint8_t kind, ByteReader& from) {
-  switch (kind) {
-    case 0:
-      return Message(GetOpen(from));
-    case 1:
-      return Message(Close{from.Get<uint64_t>()});
-    case 2:
-      return Message(GetDescribe(from));
-    case 3:
-      return Message(Want{from.Get<uint64_t>()});
-    case 4:
-      return Message(Forget{from.Get<uint64_t>()});
-    case 5:
-      return Message(GetOffer(from));
-    case 6:
-      return Message(GetEnd<Withdraw>(from));
-    case 7:
-      return Message(GetEnd<Abandon>(from));
-    case 8:
-      return Message(GetNumber<Finished>(from));
-    case 9:
-      return Message(GetNumber<Received>(from));
-    default:
-      return Status(Code::kProtocol, StrCat("sent a p2p message of unknown kind ", static_cast<int>(kind)));
+  if constexpr (kKind == std::variant_size_v<Message>) {
+    return Status(Code::kProtocol, StrCat("sent a p2p message of unknown kind ", static_cast<int>(kind)));
+  } else {
+    if (kind != kKind) return Get<kKind + 1>(kind, from);
+    std::variant_alternative_t<kKind, Message> message;
+    Getter get{from};
+    Members(get, message);
+    return Message(std::move(message));
   }
 }
 
@@ -168,7 +118,8 @@ Result<Message> Get(uint8_t kind, ByteReader& from) {
 std::string Encode(const Message& message) {
   ByteWriter writer;
   writer.Put(static_cast<uint8_t>(message.index()));
-  std::visit(Put{writer}, message);
+  Putter put{writer};
+  std::visit([&](const auto& what) { Members(put, what); }, message);
   return writer.Take();
 }
 

@@ -19,8 +19,7 @@ class Outbox {
   Outbox& operator=(const Outbox&) = delete;
   ~Outbox();
 
-  /// What cannot be sent because the connection has ended is dropped: whoever waits for it is told of that
-  /// end.
+  /// What cannot be sent because the connection has ended is dropped: its peer's end is told.
   /// False: too much waits for this peer already.
   bool Post(const Connection& connection, std::string bytes);
   void Drop(Incarnation peer);

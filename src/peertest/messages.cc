@@ -9,7 +9,9 @@
 
 namespace weightcast::peertest {
 
+namespace {
 using Json = nlohmann::json;
+}
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HostReport, weightcast, wire, host, boot_id, instance,
                                                 address, interface, mtu, mbit, rdma, rdma_remedy,

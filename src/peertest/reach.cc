@@ -7,11 +7,11 @@
 namespace weightcast::peertest {
 
 std::vector<std::string> TryPorts(const std::vector<std::string>& addresses) {
-  constexpr auto kWait = std::chrono::seconds(2);
+  constexpr auto kReachTime = std::chrono::seconds(2);
   std::vector<std::string> errors;
   for (const std::string& text : addresses) {
     const auto address = SocketAddress::Parse(text);
-    const Status status = address.ok() ? Connect(*address, In(kWait)).status() : address.status();
+    const Status status = address.ok() ? Connect(*address, In(kReachTime)).status() : address.status();
     if (!status.ok()) errors.push_back(StrCat("TCP port ", text, ": ", status.message()));
   }
   return errors;

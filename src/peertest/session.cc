@@ -27,7 +27,7 @@ Status NotOpen() {
 }  // namespace
 
 Result<Reply> Session::Answer(const Request& request) {
-  return std::visit([this](const auto& ask) { return On(ask); }, request);
+  return std::visit([this](const auto& ask) { return this->On(ask); }, request);
 }
 
 Result<Reply> Session::On(const AskBegin& ask) {

@@ -2,21 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "base/strings.h"
 
 namespace weightcast::peertest {
 namespace {
 
-std::string Number(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 /// With three digits.
-std::string Short(double value) { return Number(value, value < 10 ? 2 : value < 100 ? 1 : 0); }
+std::string Short(double value) { return Decimal(value, value < 10 ? 2 : value < 100 ? 1 : 0); }
 
 }  // namespace
 

@@ -103,6 +103,7 @@ constexpr std::string_view TypeName() {
   constexpr auto kName = [](std::string_view text) {
     text = text.substr(text.rfind("T = ") + 4);
     text = text.substr(0, text.find_first_of("&;]"));
+    if (text.ends_with(' ')) text.remove_suffix(1);  // clang: "const weightcast::protocol::Hello &".
     return text.substr(text.find_last_of(": ") + 1);
   };
   return kName(__PRETTY_FUNCTION__);

@@ -10,7 +10,7 @@
 namespace weightcast::protocol {
 
 /// Raised whenever two sides would misunderstand each other.
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 
 /// First on every stream, also after a break.
 struct Hello {
@@ -75,7 +75,7 @@ struct AskOffered {
 
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
 /// registration begins at `offset` of region `region`. A trainer knows tensors and boxes from its table but
-/// not the order of another's registration: it finds a place by `shard` (worker/shard_key.h).
+/// not the order of another's registration: it finds a place by `shard` (worker/shards.h).
 /// Sent after each Register, and again when memory has moved.
 struct LandingMap {
   uint32_t epoch = 0;  ///< 0 from the worker; in a PeerLanding the plan's.
@@ -252,13 +252,14 @@ struct Span {
   uint64_t bytes = 0;     ///< kWrite; and the rest of its figures:
   uint64_t pieces = 0;    ///< Contiguous runs that they were.
   uint64_t chunk = 0;     ///< Most bytes of one write of the transport.
+  uint32_t lanes = 0;     ///< That were up.
   std::string path = {};  ///< For people: the transport, its lanes, the peer.
   friend bool operator==(const Span&, const Span&) = default;
 };
 constexpr auto Fields(Is<Span> auto& m, auto&& visit) {
   return visit(F("kind", m.kind), F("peer", m.peer, kWorkerOrNone), F("part", m.part, kPart),
                F("seconds", m.seconds), F("stalled", m.stalled), F("bytes", m.bytes), F("pieces", m.pieces),
-               F("chunk", m.chunk), F("path", m.path, Name{kMaxConnectionBytes}));
+               F("chunk", m.chunk), F("lanes", m.lanes), F("path", m.path, Name{kMaxConnectionBytes}));
 }
 
 /// What an update took here, once this worker's part in it is over. Never acted upon: no state of the

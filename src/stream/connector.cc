@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "base/strings.h"
@@ -20,6 +22,17 @@ int Weight(const Status& status) {
   if (status.code() == Code::kPermission) return 4;
   if (status.code() == Code::kProtocol) return 3;
   return status.code() == Code::kExhausted ? 2 : 1;
+}
+
+/// One for all connectors of the process: OpenSSL takes a quarter of a millisecond to make it.
+Result<TlsContext> ContextOf(uint32_t version) {
+  static std::mutex mutex;
+  static auto& made =
+      *new std::map<uint32_t, TlsContext>;  // Threads may still connect when the process ends.
+  const std::lock_guard lock(mutex);
+  if (const auto at = made.find(version); at != made.end()) return at->second;
+  WC_ASSIGN_OR_RETURN(TlsContext context, TlsContext::Make(TlsContext::Side::kClient, ProtocolName(version)));
+  return made.emplace(version, std::move(context)).first->second;
 }
 
 }  // namespace
@@ -56,11 +69,9 @@ void Connector::StartAt(Options options, std::vector<SocketAddress> addresses) {
 
 Status Connector::Prepare(Options options) {
   Cancel();
-  if (options_.version != options.version) context_.reset();
   options_ = std::move(options);
   failure_ = Status::Ok();
-  if (context_) return Status::Ok();
-  WC_ASSIGN_OR_RETURN(context_, TlsContext::Make(TlsContext::Side::kClient, ProtocolName(options_.version)));
+  WC_ASSIGN_OR_RETURN(context_, ContextOf(options_.version));
   return Status::Ok();
 }
 

@@ -1,5 +1,6 @@
 #include "stream/handshakes.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/random.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "stream/proof.h"
@@ -31,6 +31,11 @@ void SendAlert(int fd, Alert alert) {
       ::send(fd, record.data(), record.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+bool HasHungUp(int fd) {
+  pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&one, 1, 0) == 1;
+}
+
 void LogRefused(const std::string& peer, std::string_view why) {
   WC_LOG_LIMITED(kWarning, "refused a process at ", peer, ": ", why);
 }
@@ -48,13 +53,15 @@ Result<std::unique_ptr<Handshakes>> Handshakes::Create(Options options) {
 void Handshakes::Add(UniqueFd fd) {
   {
     const std::lock_guard lock(mutex_);
-    if (waiting_.size() >= options_.most_waiting) {
-      std::swap(waiting_[RandomId() % waiting_.size()], waiting_.back());
-      waiting_.pop_back();
-    }
+    while (waiting_.size() >= most_waiting_) waiting_.pop_front();
     waiting_.push_back(std::move(fd));
   }
   options_.wake();
+}
+
+void Handshakes::LimitWaiting(size_t most) {
+  const std::lock_guard lock(mutex_);
+  most_waiting_ = most;
 }
 
 TimePoint Handshakes::room_at() const {
@@ -65,10 +72,11 @@ TimePoint Handshakes::room_at() const {
 
 UniqueFd Handshakes::TakeWaiting() {
   const std::lock_guard lock(mutex_);
+  while (!waiting_.empty() && HasHungUp(waiting_.back().get())) waiting_.pop_back();
   held_back_ = !waiting_.empty() && room_at() > Clock::now();
   if (waiting_.empty() || held_back_) return UniqueFd();
-  UniqueFd fd = std::move(waiting_.front());
-  waiting_.pop_front();
+  UniqueFd fd = std::move(waiting_.back());
+  waiting_.pop_back();
   return fd;
 }
 

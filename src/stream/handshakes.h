@@ -34,7 +34,7 @@ class Handshakes {
   struct Options {
     std::shared_ptr<const ServerKeys> keys;
     size_t most = 256;         ///< Under way. Above it newcomers wait until the oldest goes (room_at).
-    size_t most_waiting = 64;  ///< Handed over, not begun.
+    size_t most_waiting = 64;  ///< Handed over, not begun, until LimitWaiting.
     size_t most_queued = 0;    ///< Of each connection.
     Duration patience{};
     std::function<void(Proven)> on_proven;
@@ -42,8 +42,11 @@ class Handshakes {
   };
   static Result<std::unique_ptr<Handshakes>> Create(Options options);
 
-  /// A connection with a whole ClientHello to be read. Any thread. One at random ends where too many wait.
+  /// A connection with a whole ClientHello to be read. Any thread. The newest is begun first, and the oldest
+  /// ends where too many wait: its client is the likeliest to have given up.
   void Add(UniqueFd fd);
+  /// How many may wait from now on.
+  void LimitWaiting(size_t most);
   /// Readable when Step has work.
   [[nodiscard]] int fd() const { return poller_.fd(); }
   /// At most kAtOnce steps, each of one handshake.
@@ -61,14 +64,14 @@ class Handshakes {
     TimePoint began;
   };
   Handshakes(Options options, TlsContext context)
-      : options_(std::move(options)), context_(std::move(context)) {}
+      : options_(std::move(options)), context_(std::move(context)), most_waiting_(options_.most_waiting) {}
   /// When the oldest has had all its time.
   [[nodiscard]] TimePoint expiry() const;
   /// When one more may begin. Where as many are under way as may be, that is when the oldest has had its
   /// time. While others prove themselves, those under way are workers of a large job whose hosts are busy:
   /// they get more of it than strangers who replay what they have recorded.
   [[nodiscard]] TimePoint room_at() const;
-  /// The one to be begun now; invalid when none waits or has room.
+  /// The newest that has not hung up; invalid when none waits or has room.
   [[nodiscard]] UniqueFd TakeWaiting();
   void Begin(UniqueFd fd);
   Status BeginTls(UniqueFd& fd, const std::string& peer);
@@ -89,7 +92,8 @@ class Handshakes {
   bool held_back_ = false;  ///< Some wait, and there is no room.
 
   std::mutex mutex_;
-  std::deque<UniqueFd> waiting_;
+  size_t most_waiting_;
+  std::deque<UniqueFd> waiting_;  ///< By age.
 };
 
 }  // namespace weightcast::stream

@@ -6,9 +6,9 @@
 #include <array>
 #include <cassert>
 
-#include "base/half_open.h"
 #include "base/log.h"
 #include "base/out_of_memory.h"
+#include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
 
@@ -22,6 +22,14 @@ constexpr auto kLinger = std::chrono::seconds(2);
 constexpr size_t kEventsAtOnce = 256;
 /// What a stranger's socket was given is too small for a stream.
 constexpr int kReceiveBuffer = 512 << 10;
+
+/// Connections that may wait for their handshake: all of a large job come at once. A quarter of the
+/// descriptors is for strangers, a sixteenth for all else; the rest is shared with streams and handshakes.
+size_t MostWaiting(size_t taken) {
+  const size_t limit = DescriptorLimit();
+  const size_t shared = limit - limit / 4 - limit / 16;
+  return std::clamp<size_t>(shared - std::min(shared, taken), std::clamp<size_t>(limit / 8, 16, 4096), 16384);
+}
 
 }  // namespace
 
@@ -103,18 +111,23 @@ class StreamLoop::Stream final : public ServerStream, public std::enable_shared_
 
 Status StreamLoop::Begin(std::shared_ptr<const ServerKeys> keys, Duration patience, size_t most_handshakes) {
   next_id_ = kFirstStreamKey;
+  most_handshakes_ = most_handshakes;
   WC_ASSIGN_OR_RETURN(poller_, Poller::Create());
   WC_ASSIGN_OR_RETURN(wake_, WakeFd::Create());
   WC_ASSIGN_OR_RETURN(handshakes_,
                       Handshakes::Create({.keys = std::move(keys),
                                           .most = most_handshakes,
-                                          .most_waiting = HalfOpen::Most(),
+                                          .most_waiting = MostWaiting(most_handshakes),
                                           .most_queued = most_queued_,
                                           .patience = patience,
                                           .on_proven = [this](auto proven) { Open(std::move(proven)); },
                                           .wake = [this] { wake_.Wake(); }}));
   WC_RETURN_IF_ERROR(poller_.Add(wake_.fd(), EPOLLIN, kLoopWakeKey));
   return poller_.Add(handshakes_->fd(), EPOLLIN, kHandshakesKey);
+}
+
+void StreamLoop::LimitWaiting() {
+  handshakes_->LimitWaiting(MostWaiting(streams_.size() + most_handshakes_));
 }
 
 void StreamLoop::Stop() {
@@ -176,6 +189,7 @@ void StreamLoop::Open(Handshakes::Proven proven) {
   stream->watched = true;
   stream->interest = EPOLLIN;
   streams_.emplace(id, stream);
+  LimitWaiting();
   stream->MarkDirty();  // The proof.
   handlers_.on_open(stream);
   if (stream->connection->HasFrame()) stream->MarkReady();
@@ -297,6 +311,7 @@ void StreamLoop::Drop(const StreamPtr& stream, const Status& reason) {
   stream->connection->End();
   if (stream->watched) poller_.Remove(stream->connection->fd());
   streams_.erase(stream->id);
+  LimitWaiting();
   stream->connection.reset();
   handlers_.on_closed(stream, reason);
 }

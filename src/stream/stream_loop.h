@@ -53,6 +53,7 @@ class StreamLoop {
   void EndLate();
   void SetInterest(const StreamPtr& stream);
   void Drop(const StreamPtr& stream, const Status& reason);
+  void LimitWaiting();
 
   const ServerHandlers handlers_;
   const size_t most_queued_;
@@ -62,6 +63,7 @@ class StreamLoop {
   TaskQueue tasks_;
   std::atomic<bool> stop_{false};
   std::atomic<std::thread::id> thread_{};
+  size_t most_handshakes_ = 0;
   std::unique_ptr<Handshakes> handshakes_;
   std::unordered_map<uint64_t, StreamPtr> streams_;
   uint64_t next_id_ = 0;

@@ -26,17 +26,7 @@ constexpr QuantiseKernel kKernels[] = {WC_FLOATS(WC_QUANTISE_KERNEL)};
 #undef WC_QUANTISE_KERNEL
 
 /// The user's shard that the item is computed from.
-size_t OriginOf(const SendPlan& plan, const Item& item) {
-  return plan.memory->OriginOf(plan.sources[plan.table.routes[item.route].src_shard]);
-}
-
-GatherSource SourceOf(const Shard& shard, Box box) {
-  return {.data = DataOf(shard),
-          .dtype = shard.tensor.dtype,
-          .shard = BoxOf(shard),
-          .strides = shard.strides.empty() ? DenseStrides(BoxOf(shard).size) : shard.strides,
-          .box = std::move(box)};
-}
+size_t OriginOf(const SendPlan& plan, const Item& item) { return plan.memory->OriginOf(plan.SourceOf(item)); }
 
 int64_t BytesOfElement(const GatherSource& source) { return BitsOf(source.dtype) / 8; }
 
@@ -96,9 +86,8 @@ Result<HostMatrix> Fetch(const SendPlan& plan, size_t index, GatherSource source
 }  // namespace
 
 bool IsOfBlocks(const SendPlan& plan, const Item& item) {
-  const auto& route = plan.table.routes[item.route];
-  return route.transform == plan::Transform::kQuantise ||
-         plan.sources[route.src_shard] != OriginOf(plan, item);
+  return plan.table.routes[item.route].transform == plan::Transform::kQuantise ||
+         plan.SourceOf(item) != OriginOf(plan, item);
 }
 
 std::vector<BlockPart> BlockPartsOf(const SendPlan& plan, const Item& item, std::byte* target) {

@@ -30,13 +30,7 @@ DevicePart WholeOf(const Shard& shard, const digest::TensorKey& key) {
   const Box& box = BoxOf(shard);
   return {.device = shard.memory.device,
           .key = &key,
-          .source = {.memory = {.data = DataOf(shard),
-                                .dtype = shard.tensor.dtype,
-                                .shard = box,
-                                .strides = shard.strides.empty() ? DenseStrides(box.size) : shard.strides,
-                                .box = box},
-                     .place = box.offset,
-                     .count = ElementsOf(box.size)}};
+          .source = {.memory = SourceOf(shard, box), .place = box.offset, .count = ElementsOf(box.size)}};
 }
 
 Status WasInterrupted(const Interrupted& interrupted) {

@@ -1,5 +1,3 @@
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -29,122 +27,111 @@ class EngineControlWorker : public EngineControl {
   explicit EngineControlWorker(Interrupted interrupted) : interrupted_(std::move(interrupted)) {}
   ~EngineControlWorker() override { Close(); }
 
-  Status Open(WorkerOptions options);
-  Result<Order> Next(TimePoint deadline) override;
-  void Answer(const Order& order, const Status& status) override;
-  void Close() override;
+  Status Open(WorkerOptions options) {
+    if (options.engine.empty())
+      return {Code::kInvalidArgument, "an EngineControl was made without the name of its engine; set engine"};
+    if (const auto own = options.commit_group.find(options.model); own != options.commit_group.end())
+      options.world_size = own->second;  // It has no rank.
+    WC_RETURN_IF_ERROR(CommitGroup::Join(options).status());
+    control::ClientOptions client;
+    WC_ASSIGN_OR_RETURN(client.settings, SettingsOf(options));
+    RaiseDescriptorLimit();
+    WC_RETURN_IF_ERROR(CheckDescriptors(kControlDescriptors));
+    WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
+    client.hello.model = options.model;
+    client.hello.name = {.role = protocol::Role::kControl, .engine = options.engine};
+    client.hello.world_size = 1;
+    client.hello.secret = protocol::NewSecret();
+    client.hello.incarnation = protocol::IncarnationOf(client.hello.secret);
+    client.hello.host = HostName();
+    client.patient = options.patient;
+    client.on_message = [this](const protocol::ControllerMessage& message) { OnMessage(message); };
+    client.on_state = [this](control::LinkState state, const Status& status) { OnState(state, status); };
+    text_ = protocol::ToString(client.hello.name);
+    WC_ASSIGN_OR_RETURN(auto made, control::ControlClient::Start(std::move(client)));
+    told_.Change([&](Told& told) { told.client = std::move(made); });
+    std::optional<Status> outcome;
+    told_.Wait({.deadline = TimePoint::max(), .interrupted = interrupted_}, [&](const Told& told) {
+      outcome = told.session != 0 && !told.end ? Status::Ok() : told.end;
+      return outcome.has_value();
+    });
+    return outcome ? *outcome : InterruptedCall("joining the controller");
+  }
+
+  Result<EngineControl::Order> Next(TimePoint deadline) override {
+    WC_RETURN_IF_ERROR(process_.Check());
+    std::optional<Order> order;
+    std::optional<Status> end;
+    // Without limit: while there is no controller there is nothing to do.
+    const Limits limits{.deadline = deadline, .interrupted = interrupted_};
+    const Woken woken = told_.Wait(limits, [&](Told& told) {
+      end = told.end;
+      if (!end) order = std::exchange(told.order, std::nullopt);
+      return end || order;
+    });
+    if (woken == Woken::kInterrupted) return InterruptedCall("the wait for an order of the controller");
+    if (end) return *end;
+    if (order) return *order;
+    return Status(Code::kTimedOut,
+                  "the controller has given no order within the timeout of this call; wait for one again");
+  }
+
+  void Answer(const Order& order, const Status& status) override {
+    told_.Change([&](Told& told) {
+      if (told.client == nullptr || order.session != told.session) return;
+      told.client->Send(protocol::Steered{.order = order.number, .status = status});
+    });
+  }
+
+  void Close() override {
+    if (!process_.Check().ok()) return;
+    const auto client = told_.Change([&](Told& told) {
+      if (told.client != nullptr && !told.end) told.end = ClosedHere(text_);
+      return std::move(told.client);
+    });
+    if (client != nullptr) client->Leave(Clock::now() + kLeaveTime);
+  }
 
  private:
+  struct Told {
+    uint64_t session = 0;        ///< Counts the Welcomes.
+    std::optional<Order> order;  ///< The last that was not taken yet.
+    std::optional<Status> end;
+    std::unique_ptr<control::ControlClient> client;
+  };
+
   // The client's thread.
-  void OnMessage(const protocol::ControllerMessage& message);
-  void OnState(control::LinkState state, const Status& status);
+  void OnMessage(const protocol::ControllerMessage& message) {
+    told_.Wait({.deadline = TimePoint::max()},
+               [](const Told& told) { return told.client != nullptr || told.end; });
+    told_.Change([&](Told& told) {
+      if (told.client == nullptr) return;
+      if (std::holds_alternative<protocol::Welcome>(message)) {
+        ++told.session;
+        told.order.reset();
+        told.client->Send(protocol::Steered{});
+      } else if (const auto* steer = std::get_if<protocol::Steer>(&message)) {
+        told.order = Order{.number = steer->order,
+                           .move = static_cast<Move>(steer->move),
+                           .version = steer->version,
+                           .reason = steer->reason.message(),
+                           .session = told.session};
+      }
+    });
+  }
+
+  void OnState(control::LinkState state, const Status& status) {
+    if (state == control::LinkState::kBroken && !status.ok())
+      WC_LOG(kWarning, text_, ": no connection to the controller, which is tried again: ", status.message());
+    if (state != control::LinkState::kEnded) return;
+    told_.Change([&](Told& told) { told.end = status; });
+  }
 
   const OwnProcess process_;
   const Interrupted interrupted_;
   std::string text_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t session_ = 0;        ///< Counts the Welcomes.
-  std::optional<Order> order_;  ///< The last that was not taken yet.
-  bool ended_ = false;
-  Status end_;
-  std::unique_ptr<control::ControlClient> client_;
+  Shared<Told> told_;
 };
-
-Status EngineControlWorker::Open(WorkerOptions options) {
-  if (options.engine.empty())
-    return {Code::kInvalidArgument, "an EngineControl was made without the name of its engine; set engine"};
-  if (const auto own = options.commit_group.find(options.model); own != options.commit_group.end())
-    options.world_size = own->second;  // It has no rank.
-  WC_RETURN_IF_ERROR(CommitGroup::Join(options).status());
-  control::ClientOptions client;
-  WC_ASSIGN_OR_RETURN(client.settings, SettingsOf(options));
-  RaiseDescriptorLimit();
-  WC_RETURN_IF_ERROR(CheckDescriptors(kControlDescriptors));
-  WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
-  client.hello.model = options.model;
-  client.hello.name = {.role = protocol::Role::kControl, .engine = options.engine};
-  client.hello.world_size = 1;
-  client.hello.secret = protocol::NewSecret();
-  client.hello.incarnation = protocol::IncarnationOf(client.hello.secret);
-  client.hello.host = HostName();
-  client.patient = options.patient;
-  client.on_message = [this](const protocol::ControllerMessage& message) { OnMessage(message); };
-  client.on_state = [this](control::LinkState state, const Status& status) { OnState(state, status); };
-  text_ = protocol::ToString(client.hello.name);
-  WC_ASSIGN_OR_RETURN(auto made, control::ControlClient::Start(std::move(client)));
-  std::unique_lock lock(mutex_);
-  client_ = std::move(made);
-  changed_.notify_all();
-  const auto decided = [&] { return ended_ || session_ != 0; };
-  const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
-  const Woken woken = WaitUntil(lock, changed_, limits, decided);
-  if (woken == Woken::kInterrupted) return InterruptedCall("joining the controller");
-  return ended_ ? end_ : Status::Ok();
-}
-
-void EngineControlWorker::OnMessage(const protocol::ControllerMessage& message) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return client_ != nullptr || ended_; });
-  if (client_ == nullptr) return;
-  if (std::holds_alternative<protocol::Welcome>(message)) {
-    ++session_;
-    order_.reset();
-    client_->Send(protocol::Steered{});
-  } else if (const auto* steer = std::get_if<protocol::Steer>(&message)) {
-    order_ = Order{.number = steer->order,
-                   .move = static_cast<Move>(steer->move),
-                   .version = steer->version,
-                   .reason = steer->reason.message(),
-                   .session = session_};
-  }
-  changed_.notify_all();
-}
-
-void EngineControlWorker::OnState(control::LinkState state, const Status& status) {
-  if (state == control::LinkState::kBroken && !status.ok())
-    WC_LOG(kWarning, text_, ": no connection to the controller, which is tried again: ", status.message());
-  if (state != control::LinkState::kEnded) return;
-  const std::lock_guard lock(mutex_);
-  ended_ = true;
-  end_ = status;
-  changed_.notify_all();
-}
-
-Result<EngineControl::Order> EngineControlWorker::Next(TimePoint deadline) {
-  WC_RETURN_IF_ERROR(process_.Check());
-  std::unique_lock lock(mutex_);
-  const auto ready = [&] { return ended_ || order_.has_value(); };
-  // Without limit: while there is no controller there is nothing to do.
-  const Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = {}};
-  const Woken woken = WaitUntil(lock, changed_, limits, ready);
-  if (woken == Woken::kInterrupted) return InterruptedCall("the wait for an order of the controller");
-  if (ended_) return end_;
-  if (woken == Woken::kDeadline)
-    return Status(Code::kTimedOut,
-                  "the controller has given no order within the timeout of this call; wait for one again");
-  return *std::exchange(order_, std::nullopt);
-}
-
-void EngineControlWorker::Answer(const Order& order, const Status& status) {
-  const std::lock_guard lock(mutex_);
-  if (client_ == nullptr || order.session != session_) return;
-  client_->Send(protocol::Steered{.order = order.number, .status = status});
-}
-
-void EngineControlWorker::Close() {
-  if (!process_.Check().ok()) return;
-  std::unique_ptr<control::ControlClient> client;
-  {
-    const std::lock_guard lock(mutex_);
-    if (client_ == nullptr) return;
-    client = std::exchange(client_, nullptr);
-    if (!ended_) end_ = ClosedHere(text_);
-    ended_ = true;
-  }
-  changed_.notify_all();
-  client->Leave(Clock::now() + kLeaveTime);
-}
 
 }  // namespace
 }  // namespace worker

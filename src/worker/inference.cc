@@ -1,392 +1,338 @@
 #include <algorithm>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "weightcast/worker.h"
+#include "worker/background.h"
+#include "worker/call_waiter.h"
+#include "worker/commit_group.h"
 #include "worker/digests.h"
-#include "worker/inference_worker.h"
+#include "worker/inference_loop.h"
 #include "worker/registration.h"
+#include "worker/session.h"
 
-// The user's side of an inference rank: calls, and what others see.
 namespace weightcast {
 namespace worker {
-// --- The end ------------------------------------------------------------------------------------------
-
-void InferenceWorker::Close() {
-  if (session_ == nullptr) return;
-  // Ends the call that another thread may be in.
-  session_->loop().Post([this] { OnSessionEnded(ClosedHere("this inference rank")); });
-  const std::lock_guard lock(calls_);
-  if (!std::exchange(closed_, true)) Shut();
-}
-
-void InferenceWorker::Shut() {
-  collector_.reset();
-  const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
-  std::unique_ptr<Sender> sender;
-  session_->loop().RunAndWait([&] { sender = peer_source_->End(); });
-  sender.reset();  // Waits, bounded, until nobody reads the memory.
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, deadline, [&] { return shared_.idle; });
-  }
-  session_->Leave();
-  background_.Join();
-  peer_source_.reset();
-  grants_.reset();
-  plan_.reset();
-  const bool spare = memory_ != nullptr && memory_->replaceable();
-  if (spare) quarantine_.Keep(std::move(memory_), "a stopped peer");
-  if (memory_ != nullptr && !memory_->Close(deadline).ok()) {
-    WC_LOG(kWarning, session_->text(), ": a stopped peer may still write to the registered memory; ",
-           "do not use it for anything else until that peer has ended");
-  }
-  memory_.reset();
-  quarantine_.Abandon(deadline);
-  session_->CloseEndpoint();
-}
-
-// --- The user's calls -------------------------------------------------------------------------------
-
-/// Whether a call that has, or has not, got the lock of `calls_` may go on.
-Status InferenceWorker::CheckCall(const std::unique_lock<std::mutex>& call) const {
-  WC_RETURN_IF_ERROR(process_.Check());
-  if (!call.owns_lock())
-    return {Code::kInvalidArgument,
-            "another thread is inside a call of this inference rank; use one thread at a time"};
-  return closed_ ? ClosedHere("this inference rank") : Status::Ok();
-}
-
-AnswerCall InferenceWorker::Call(const InferenceEvent& event, TimePoint deadline) {
-  const std::unique_lock call(calls_, std::try_to_lock);
-  if (Status status = CheckCall(call); !status.ok()) return {.status = std::move(status), .version = {}};
-  AnswerCall answer = CallLocked([&] { Feed(event); }, deadline);
-  if (!answer.status.ok()) answer.status = WithLostDevice(std::move(answer.status));
-  return answer;
-}
-
-/// What a lost device of this rank causes looks like a failure of its peers, who may be the first to speak of
-/// it.
-Status InferenceWorker::WithLostDevice(Status status) {
-  std::shared_ptr<const LandingMemory> memory;
-  session_->loop().RunAndWait([&] { memory = memory_; });
-  if (memory == nullptr) return status;
-  const Status lost = memory->devices().FailureOf(memory->shards());
-  if (lost.ok() || status.message().find(lost.message()) != std::string::npos) return status;
-  return {status.code(), StrCat(status.message(), "; ", lost.message())};
-}
-
-AnswerCall InferenceWorker::CallLocked(const std::function<void()>& task, TimePoint deadline) {
-  {
-    const std::lock_guard lock(mutex_);
-    shared_.answer.reset();
-  }
-  session_->loop().RunAndWait(task);
-  return WaitForAnswer(deadline);
-}
-
-AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
-  const auto again = std::max<Duration>(2 * session_->settings().lease, std::chrono::seconds(1));
-  Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = session_->patience()};
-  bool interrupted = false;
-  std::unique_lock lock(mutex_);
-  while (true) {
-    const auto awake = [&] { return shared_.answer || shared_.to_switch; };
-    const Woken woken = WaitUntil(lock, changed_, limits, awake);
-    if (shared_.to_switch) {
-      const auto task = *std::exchange(shared_.to_switch, std::nullopt);
-      lock.unlock();
-      session_->loop().Post([this, run = Switch(task)] { Feed(run); });
-      lock.lock();
-    } else if (woken == Woken::kDone) {
-      return *shared_.answer;
-    } else if (woken == Woken::kAway) {
-      limits.start = Clock::now();
-      if (const Status away = limits.patience.absence->Told(); !away.ok())
-        session_->loop().Post([this, away] { Feed(CallExpired{.away = away}); });
-    } else {
-      // The machine decides whether the call may end now; it is asked again while it may not.
-      if (woken == Woken::kInterrupted) {
-        interrupted = true;
-        limits.interrupted = {};  // Once is enough: the answer may have to wait until nobody can write.
-      }
-      session_->loop().Post([this, interrupted] { Feed(CallExpired{interrupted}); });
-      limits.deadline = Clock::now() + again;
-    }
-  }
-}
-
-/// On the user's thread.
-SwitchRun InferenceWorker::Switch(const Shared::Switch& task) const {
-  SwitchRun run{.update = task.update};
-  if (task.call) run.status = task.call(task.version);
-  if (run.status.ok()) {
-    run.changed = true;
-    if (session_->settings().compare != 0) {
-      run.status = task.memory->CopyAndCompare();
-    } else {
-      run.status = task.memory->CopyToLive();
-    }
-  }
-  if (!run.status.ok())
-    run.status = {run.status.code(), StrCat(session_->text(), " could not switch: ", run.status.message())};
-  return run;
-}
-
-/// The registered memory is given to nobody any more; waits, bounded, until nobody reads it. Under `calls_`.
-void InferenceWorker::Reclaim(std::string_view why) {
-  const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
-  session_->loop().RunAndWait([&] {
-    const Status reason(Code::kCancelled,
-                        StrCat(session_->text(), " ", why, "; the controller looks for another source"));
-    peer_source_->Feed(MemoryReclaimed{.reason = reason, .leaves = true});
-  });
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [&] { return !shared_.lent; });
-}
-
-Status InferenceWorker::Register(Registration registration, LandingOptions options) {
-  const std::unique_lock call(calls_, std::try_to_lock);
-  WC_RETURN_IF_ERROR(CheckCall(call));
-  WC_RETURN_IF_ERROR(CheckPatterns(options.unwanted, "unwanted"));
-  group_.Qualify(registration);
-  group_.Qualify(options.unwanted);
-  group_.Qualify(options.not_sent);
-  for (auto& group : options.groups) group_.Qualify(group);
-  WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
-  WC_RETURN_IF_ERROR(DeclareNotSent(options.not_sent, shards));
-  return RegisterLocked(std::move(shards), std::move(options), Contents::kIntact);
-}
+namespace {
 
 /// Of options with several groups.
-Status InferenceWorker::CheckGrouped(const LandingOptions& options) const {
+Status CheckGrouped(const LandingOptions& options, const CommitGroup& group) {
   if (options.on_switch)
     return {Code::kInvalidArgument,
             "on_switch cannot be used with groups; leave it out, and hand on each group after ReceiveGroup"};
-  if (!group_.model().empty())
+  if (!group.model().empty())
     return {Code::kInvalidArgument,
             "a model of a commit group cannot be received in groups of tensors; set groups to none"};
   return Status::Ok();
 }
 
-/// `contents`: what is at addresses that were registered before.
-Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents) {
-  WC_ASSIGN_OR_RETURN(auto parts, PartsOf(options.groups, shards));
-  if (parts.count > 1) WC_RETURN_IF_ERROR(CheckGrouped(options));
-  WC_ASSIGN_OR_RETURN(auto memory, LandingMemory::Register(session_->endpoint(), std::move(shards),
-                                                           options.landing, parts, session_->settings()));
-  Reclaim("registered again");
-  // Only what lands in place, and groups, of which the first is live before the last has come, need a pause
-  // before the grant and are lost when the update fails.
-  const bool pauses = memory->Has(LandingMode::kInPlace) || memory->parts() > 1;
-  const auto mode = pauses ? protocol::Landing::kInPlace : protocol::Landing::kShadow;
-  const bool runs_switch = options.on_switch || memory->Has(LandingMode::kShadow);
-  const bool needs_phases = memory->Has(LandingMode::kLoader) && !options.on_switch && memory->parts() == 1;
-  // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
-  const auto task = [&] {
-    const bool same =
-        contents == Contents::kIntact && (asleep_              ? memory->SameMemory(asleep_->shards)
-                                          : memory_ != nullptr ? memory->SameMemory(memory_->shards())
-                                                               : false);
-    std::swap(memory_, memory);
-    std::swap(options_, options);
-    Feed(RegisterCalled{.landing = mode,
-                        .same_memory = same,
-                        .shares = options_.shares,
-                        .runs_switch = runs_switch,
-                        .parts = memory_->parts()});
-    const std::lock_guard lock(mutex_);
-    if (!shared_.answer->status.ok()) {
-      std::swap(options_, options);
-      return std::swap(memory_, memory);
-    }
-    shared_.memory = memory_;
-    shared_.needs_phases = needs_phases;
-    shared_.parts = memory_->parts();
-    asleep_.reset();
-    plan_.reset();
-    grants_.reset();  // They keep the memory of before.
-  };
-  return CallLocked(task, TimePoint::max()).status;
-}
+/// What the user of an inference rank calls, and what others see of it.
+class InferenceWorker final : public Inference {
+ public:
+  ~InferenceWorker() override { Close(); }
 
-Result<std::vector<TensorInfo>> InferenceWorker::Offered(TimePoint deadline) {
-  WC_RETURN_IF_ERROR(process_.Check());
-  const std::lock_guard one(asks_);
-  {
-    const std::lock_guard lock(mutex_);
-    shared_.offered.reset();
-  }
-  session_->loop().RunAndWait([this] {
-    asking_ = true;
-    session_->client().Send(protocol::AskOffered{});
-  });
-  const Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = session_->patience()};
-  std::unique_lock lock(mutex_);
-  const auto awake = [&] { return shared_.offered || !shared_.ended.ok(); };
-  const Woken woken = WaitUntil(lock, changed_, limits, awake);
-  if (shared_.offered) return group_.OwnOf(*std::exchange(shared_.offered, std::nullopt));
-  if (!shared_.ended.ok()) return shared_.ended;
-  if (woken == Woken::kInterrupted) return InterruptedCall("the wait for all trainers to register");
-  if (woken == Woken::kAway) return limits.patience.absence->Told();
-  return Status(Code::kTimedOut,
-                "not all trainers have registered within the timeout of this call; weightcast info shows who "
-                "is missing");
-}
+  Version version() const override { return Seen(&InferenceOutput::served); }
+  EngineState state() const override { return Seen(&InferenceOutput::state); }
+  Status last_error() const override { return Seen(&InferenceOutput::last_error); }
+  std::vector<std::string> ConnectionMap() const override { return session_->ConnectionMap(); }
 
-// --- Sleep --------------------------------------------------------------------------------------------
-
-Status InferenceWorker::Suspend(TimePoint deadline) {
-  const std::unique_lock call(calls_, std::try_to_lock);
-  WC_RETURN_IF_ERROR(CheckCall(call));
-  Reclaim("sleeps");
-  WC_RETURN_IF_ERROR(CallLocked([this] { Feed(SuspendCalled{}); }, deadline).status);
-  session_->loop().RunAndWait([this] {
-    if (memory_ == nullptr) return;
-    asleep_ = {.shards = memory_->shards(), .options = options_, .memory = std::move(memory_)};
-    plan_.reset();
-    grants_.reset();
-    const std::lock_guard lock(mutex_);
-    shared_.memory.reset();
-  });
-  if (!asleep_ || asleep_->memory == nullptr) return Status::Ok();
-  const Status closed =
-      asleep_->memory->Close(std::min(deadline, Clock::now() + 2 * session_->settings().lease));
-  bool kept = false;
-  if (!closed.ok() && asleep_->memory->replaceable()) {  // The engine's own memory is free.
-    session_->loop().RunAndWait([&] {
-      kept = !quarantine_.full();
-      if (!kept) return;
-      quarantine_.Keep(std::move(asleep_->memory), "a stopped peer");
-      WatchQuarantine();
+  Status Open(WorkerOptions options) {
+    WC_ASSIGN_OR_RETURN(group_, CommitGroup::Join(options));
+    interrupted_ = options.interrupted;
+    Session::Handlers handlers;
+    handlers.on_message = [this](protocol::ControllerMessage message) {
+      loop_->OnMessage(std::move(message));
+    };
+    handlers.on_ended = [this](const Status& status) { loop_->OnEnded(status); };
+    handlers.on_connected = [this](const Identity&) { loop_->receiver().OnConnected(); };
+    handlers.on_disconnected = [this](const Identity& peer, const Status& status) {
+      loop_->receiver().OnDisconnected(peer, status);
+    };
+    WC_ASSIGN_OR_RETURN(session_, Session::Open(options, protocol::Role::kInference, std::move(handlers)));
+    loop_ = std::make_unique<InferenceLoop>(*session_, background_, group_.model());
+    calls_ = std::make_unique<CallWaiter>(*session_, *loop_, interrupted_);
+    collector_ = std::make_unique<trace::Collector>([this](auto& metrics) {
+      auto labels = session_->labels();
+      metrics.push_back(
+          {"inference.version", static_cast<double>(version().number), labels, /*rises=*/false});
+      labels.emplace_back("state", protocol::NameOf(state()));
+      metrics.push_back({"inference.state", 1, std::move(labels), /*rises=*/false});
     });
+    return session_->Begin();
   }
-  if (!closed.ok() && !kept) {
-    return {Code::kFenced,
-            StrCat("the registered memory cannot be released yet; do not free it, and call suspend again: ",
-                   closed.message())};
+
+  void Close() override {
+    if (session_ == nullptr) return;
+    // Ends the call that another thread may be in.
+    session_->loop().Post([this] { loop_->OnEnded(ClosedHere("this inference rank")); });
+    if (const auto lock = calls_->Close()) Shut();
   }
-  asleep_->memory.reset();
-  return Status::Ok();
-}
 
-Status InferenceWorker::Resume(Contents contents) {
-  const std::unique_lock call(calls_, std::try_to_lock);
-  WC_RETURN_IF_ERROR(CheckCall(call));
-  if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended; call suspend before resume"};
-  if (asleep_->memory != nullptr)
-    return {Code::kFenced,
-            "the suspension is not complete: a peer that is stopped or unreachable may still write here; end "
-            "that process or let it continue, and call suspend again"};
-  return RegisterLocked(asleep_->shards, asleep_->options, contents);
-}
+  Status Register(Registration registration, LandingOptions options) override {
+    WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
+    WC_RETURN_IF_ERROR(CheckPatterns(options.unwanted, "unwanted"));
+    group_.Qualify(registration);
+    group_.Qualify(options.unwanted);
+    group_.Qualify(options.not_sent);
+    for (auto& group : options.groups) group_.Qualify(group);
+    WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
+    WC_RETURN_IF_ERROR(DeclareNotSent(options.not_sent, shards));
+    return RegisterLocked(std::move(shards), std::move(options), Contents::kIntact);
+  }
 
-// --- The phases ---------------------------------------------------------------------------------------
+  Result<std::vector<TensorInfo>> Offered(TimePoint deadline) override {
+    WC_RETURN_IF_ERROR(process_.Check());
+    const std::lock_guard one(asks_);
+    auto& output = loop_->output();
+    output.Change([](InferenceOutput& told) { told.offered.reset(); });
+    session_->loop().RunAndWait([this] { loop_->AskOffered(); });
+    const Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = session_->patience()};
+    std::optional<std::vector<TensorInfo>> offered;
+    Status ended;
+    const Woken woken = output.Wait(limits, [&](InferenceOutput& told) {
+      offered = std::exchange(told.offered, std::nullopt);
+      ended = told.ended;
+      return offered || !ended.ok();
+    });
+    if (offered) return group_.OwnOf(std::move(*offered));
+    if (!ended.ok()) return ended;
+    if (woken == Woken::kInterrupted) return InterruptedCall("the wait for all trainers to register");
+    if (woken == Woken::kAway) return limits.patience.absence->Told();
+    return Status(
+        Code::kTimedOut,
+        "not all trainers have registered within the timeout of this call; weightcast info shows who "
+        "is missing");
+  }
 
-Status InferenceWorker::Begin() { return Call(BeginCalled{}, TimePoint::max()).status; }
+  Status Suspend(TimePoint deadline) override {
+    WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
+    Reclaim("sleeps");
+    WC_RETURN_IF_ERROR(calls_->Run([this] { loop_->Feed(SuspendCalled{}); }, deadline).status);
+    session_->loop().RunAndWait([this] {
+      auto& [options, memory] = loop_->registered();
+      if (memory == nullptr) return;
+      asleep_ = {.shards = memory->shards(), .options = options, .memory = std::move(memory)};
+      loop_->receiver().Drop();
+      loop_->output().Change([](InferenceOutput& output) { output.memory.reset(); });
+    });
+    if (!asleep_ || asleep_->memory == nullptr) return Status::Ok();
+    const Status closed =
+        asleep_->memory->Close(std::min(deadline, Clock::now() + 2 * session_->settings().lease));
+    bool kept = false;
+    if (!closed.ok() && asleep_->memory->replaceable()) {  // The engine's own memory is free.
+      session_->loop().RunAndWait([&] {
+        kept = !loop_->writers().full();
+        if (kept) loop_->writers().Keep(std::move(asleep_->memory), "a stopped peer");
+      });
+    }
+    if (!closed.ok() && !kept) {
+      return {Code::kFenced,
+              StrCat("the registered memory cannot be released yet; do not free it, and call suspend again: ",
+                     closed.message())};
+    }
+    asleep_->memory.reset();
+    return Status::Ok();
+  }
 
-Result<Version> InferenceWorker::Receive(TimePoint deadline) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (shared_.parts > 1)
+  Status Resume(Contents contents) override {
+    WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
+    if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended; call suspend before resume"};
+    if (asleep_->memory != nullptr)
+      return {
+          Code::kFenced,
+          "the suspension is not complete: a peer that is stopped or unreachable may still write here; end "
+          "that process or let it continue, and call suspend again"};
+    return RegisterLocked(asleep_->shards, asleep_->options, contents);
+  }
+
+  Status Begin() override { return calls_->Call(BeginCalled{}, TimePoint::max()).status; }
+
+  Result<Version> Receive(TimePoint deadline) override {
+    if (const uint32_t parts = Seen(&InferenceOutput::parts); parts > 1)
       return Status(Code::kInvalidArgument,
-                    StrCat("the update comes in ", shared_.parts, " groups: call ReceiveGroup for each"));
+                    StrCat("the update comes in ", parts, " groups: call ReceiveGroup for each"));
+    const AnswerCall answer = calls_->Call(ReceiveCalled{}, deadline);
+    if (!answer.status.ok()) return answer.status;
+    return answer.version;
   }
-  const AnswerCall answer = Call(ReceiveCalled{}, deadline);
-  if (!answer.status.ok()) return answer.status;
-  return answer.version;
-}
 
-Result<ReceivedGroup> InferenceWorker::ReceiveGroup(TimePoint deadline) {
-  const AnswerCall answer = Call(ReceiveCalled{}, deadline);
-  if (!answer.status.ok()) return answer.status;
-  const std::lock_guard lock(mutex_);
-  return ReceivedGroup{
-      .version = answer.version, .group = answer.part, .last = answer.part + 1 == shared_.parts};
-}
+  Result<ReceivedGroup> ReceiveGroup(TimePoint deadline) override {
+    const AnswerCall answer = calls_->Call(ReceiveCalled{}, deadline);
+    if (!answer.status.ok()) return answer.status;
+    return ReceivedGroup{.version = answer.version,
+                         .group = answer.part,
+                         .last = answer.part + 1 == Seen(&InferenceOutput::parts)};
+  }
 
-Status InferenceWorker::Commit() { return Call(CommitCalled{}, kNever).status; }
+  Status Commit() override { return calls_->Call(CommitCalled{}, kNever).status; }
 
-Status InferenceWorker::Served(TimePoint deadline) {
-  return Call(FinishCalled{.commits = false}, deadline).status;
-}
+  Status Served(TimePoint deadline) override {
+    return calls_->Call(FinishCalled{.commits = false}, deadline).status;
+  }
 
-Status InferenceWorker::Finish(TimePoint deadline) { return Call(FinishCalled{}, deadline).status; }
+  Status Finish(TimePoint deadline) override { return calls_->Call(FinishCalled{}, deadline).status; }
 
-Status InferenceWorker::Abort() {
-  return Call(AbortCalled{}, Clock::now() + 2 * session_->settings().lease).status;
-}
+  Status Abort() override {
+    return calls_->Call(AbortCalled{}, Clock::now() + 2 * session_->settings().lease).status;
+  }
 
-Result<Version> InferenceWorker::Wait(Version newer_than, TimePoint deadline) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (shared_.needs_phases)
+  Result<Version> Wait(Version newer_than, TimePoint deadline) override {
+    if (Seen(&InferenceOutput::needs_phases))
       return Status(Code::kInvalidArgument,
                     "Wait was called with loader landing, but Register was given no on_switch; give it one, "
                     "or call Begin, Receive and Finish");
+    while (true) {
+      const Version served = version();
+      if (served.number >= 0 && Newer(served, newer_than).value_or(true)) return served;
+      const AnswerCall answer = calls_->Call(WaitCalled{}, deadline);
+      if (!answer.status.ok()) return answer.status;
+    }
   }
-  while (true) {
-    const Version served = version();
-    if (served.number >= 0 && Newer(served, newer_than).value_or(true)) return served;
-    const AnswerCall answer = Call(WaitCalled{}, deadline);
-    if (!answer.status.ok()) return answer.status;
+
+  /// During a call: bytes land in live tensors, or are copied there, only after a call of the user.
+  Result<Digests> Digest() override {
+    WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
+    Status readable;
+    std::shared_ptr<const LandingMemory> memory;
+    session_->loop().RunAndWait([&] {
+      readable = CheckReadable(loop_->state());
+      memory = loop_->registered().memory;
+    });
+    WC_RETURN_IF_ERROR(readable);
+    if (memory->parts() > 1)
+      return Status(Code::kInvalidArgument,
+                    "the registered memory may hold several groups one after the other, so it has no digest; "
+                    "set groups to none for that");
+    if (memory->Has(LandingMode::kLoader))
+      return Status(Code::kInvalidArgument,
+                    "the registered memory is a loader's, not the live tensors, so it has no digest; use "
+                    "another landing for that");
+    return DigestsOf(memory->shards(), /*reader=*/nullptr, memory->devices(), interrupted_);
   }
-}
 
-/// Under `calls_`: bytes land in live tensors, or are copied there, only after a call of the user.
-Result<Digests> InferenceWorker::Digest() {
-  const std::unique_lock call(calls_, std::try_to_lock);
-  WC_RETURN_IF_ERROR(CheckCall(call));
-  Status readable;
-  std::shared_ptr<const LandingMemory> memory;
-  session_->loop().RunAndWait([&] {
-    readable = CheckReadable(state_);
-    memory = memory_;
-  });
-  WC_RETURN_IF_ERROR(readable);
-  if (memory->parts() > 1)
-    return Status(Code::kInvalidArgument,
-                  "the registered memory may hold several groups one after the other, so it has no digest; "
-                  "set groups to none for that");
-  if (memory->Has(LandingMode::kLoader))
-    return Status(Code::kInvalidArgument,
-                  "the registered memory is a loader's, not the live tensors, so it has no digest; use "
-                  "another landing for that");
-  return DigestsOf(memory->shards(), /*reader=*/nullptr, memory->devices(), interrupted_);
-}
-
-// --- What others see --------------------------------------------------------------------------------
-
-Version InferenceWorker::version() const {
-  const std::lock_guard lock(mutex_);
-  return shared_.served;
-}
-
-EngineState InferenceWorker::state() const {
-  const std::lock_guard lock(mutex_);
-  return shared_.state;
-}
-
-Status InferenceWorker::last_error() const {
-  const std::lock_guard lock(mutex_);
-  return shared_.last_error;
-}
-
-std::vector<std::string> InferenceWorker::Describe() const {
-  std::shared_ptr<const LandingMemory> memory;
-  {
-    const std::lock_guard lock(mutex_);
-    memory = shared_.memory;
+  std::vector<std::string> Describe() const override {
+    const auto memory = Seen(&InferenceOutput::memory);
+    if (memory == nullptr) return {};
+    std::vector<std::string> lines = memory->Describe();
+    for (std::string& line : lines) line = group_.OwnName(line);  // A line begins with a tensor's name.
+    return lines;
   }
-  if (memory == nullptr) return {};
-  std::vector<std::string> lines = memory->Describe();
-  for (std::string& line : lines) line = group_.OwnName(line);  // A line begins with a tensor's name.
-  return lines;
-}
 
-std::vector<std::string> InferenceWorker::ConnectionMap() const { return session_->ConnectionMap(); }
+ private:
+  /// What a rank that sleeps will register again.
+  struct Asleep {
+    std::vector<Shard> shards;
+    LandingOptions options;
+    std::shared_ptr<LandingMemory> memory;  ///< Until nobody can write there any more.
+  };
+  template <typename Value>
+  Value Seen(Value InferenceOutput::* member) const {
+    return loop_->output().Read([member](const InferenceOutput& output) { return output.*member; });
+  }
 
+  // --- Beginning and end --------------------------------------------------------------------------------
+
+  void Shut() {
+    collector_.reset();
+    const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
+    std::unique_ptr<Sender> sender;
+    session_->loop().RunAndWait([&] { sender = loop_->peer_source().End(); });
+    sender.reset();  // Waits, bounded, until nobody reads the memory.
+    loop_->output().Wait({.deadline = deadline}, [](const InferenceOutput& output) { return output.idle; });
+    session_->Leave();
+    background_.Join();
+    loop_->receiver().Drop();
+    auto memory = std::move(loop_->registered().memory);
+    const bool spare = memory != nullptr && memory->replaceable();
+    if (spare) loop_->writers().Keep(std::move(memory), "a stopped peer");
+    if (memory != nullptr && !memory->Close(deadline).ok()) {
+      WC_LOG(kWarning, session_->text(), ": a stopped peer may still write to the registered memory; ",
+             "do not use it for anything else until that peer has ended");
+    }
+    memory.reset();
+    loop_->writers().Abandon(deadline);
+    session_->CloseEndpoint();
+  }
+
+  // --- The user's calls -------------------------------------------------------------------------------
+
+  /// The registered memory is given to nobody any more; waits, bounded, until nobody reads it. During a call.
+  void Reclaim(std::string_view why) {
+    const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
+    session_->loop().RunAndWait([&] {
+      const Status reason(Code::kCancelled,
+                          StrCat(session_->text(), " ", why, "; the controller looks for another source"));
+      loop_->peer_source().Feed(MemoryReclaimed{.reason = reason, .leaves = true});
+    });
+    loop_->output().Wait({.deadline = deadline}, [](const InferenceOutput& output) { return !output.lent; });
+  }
+
+  /// `contents`: what is at addresses that were registered before.
+  Status RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents) {
+    WC_ASSIGN_OR_RETURN(auto parts, PartsOf(options.groups, shards));
+    if (parts.count > 1) WC_RETURN_IF_ERROR(CheckGrouped(options, group_));
+    WC_ASSIGN_OR_RETURN(auto memory, LandingMemory::Register(session_->endpoint(), std::move(shards),
+                                                             options.landing, parts, session_->settings()));
+    Reclaim("registered again");
+    // Only what lands in place, and groups, of which the first is live before the last has come, need a pause
+    // before the grant and are lost when the update fails.
+    const bool pauses = memory->Has(LandingMode::kInPlace) || memory->parts() > 1;
+    const auto mode = pauses ? protocol::Landing::kInPlace : protocol::Landing::kShadow;
+    const bool runs_switch = options.on_switch || memory->Has(LandingMode::kShadow);
+    const bool needs_phases = memory->Has(LandingMode::kLoader) && !options.on_switch && memory->parts() == 1;
+    // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends
+    // here.
+    const auto task = [&] {
+      auto& registered = loop_->registered();
+      const bool same = contents == Contents::kIntact &&
+                        (asleep_                        ? memory->SameMemory(asleep_->shards)
+                         : registered.memory != nullptr ? memory->SameMemory(registered.memory->shards())
+                                                        : false);
+      std::swap(registered.memory, memory);
+      std::swap(registered.options, options);
+      loop_->Feed(RegisterCalled{.landing = mode,
+                                 .same_memory = same,
+                                 .shares = registered.options.shares,
+                                 .runs_switch = runs_switch,
+                                 .parts = registered.memory->parts()});
+      const bool taken = loop_->output().Change([&](InferenceOutput& output) {
+        if (!output.answer->status.ok()) return false;
+        output.memory = registered.memory;
+        output.needs_phases = needs_phases;
+        output.parts = registered.memory->parts();
+        return true;
+      });
+      if (!taken) {
+        std::swap(registered.options, options);
+        return std::swap(registered.memory, memory);
+      }
+      asleep_.reset();
+      loop_->receiver().Drop();  // It keeps the memory of before.
+    };
+    return calls_->Run(task, TimePoint::max()).status;
+  }
+
+  Interrupted interrupted_;
+  const OwnProcess process_;
+  std::mutex asks_;  ///< Held during Offered.
+  CommitGroup group_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<InferenceLoop> loop_;
+  std::unique_ptr<CallWaiter> calls_;
+  std::optional<Asleep> asleep_;  ///< During a call.
+  std::unique_ptr<trace::Collector> collector_;
+  Background background_{"wc-prepare"};
+};
+
+}  // namespace
 }  // namespace worker
 
 Result<std::unique_ptr<Inference>> Inference::Connect(WorkerOptions options) {

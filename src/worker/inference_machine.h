@@ -12,7 +12,7 @@
 #include "worker/machine_actions.h"
 
 /// An inference rank's side of docs/protocol.md as a pure function: (state, event) -> state, actions. It has
-/// no clock, thread or I/O; the runtime (worker/inference.cc) and tests drive it alike.
+/// no clock, thread or I/O; the runtime (worker/inference_loop.cc) and tests drive it alike.
 namespace weightcast::worker {
 
 /// Where the user stands between Begin and Finish.
@@ -115,6 +115,11 @@ struct InferenceState {
   bool lent = false;        ///< Others may be reading it.
   bool reclaiming = false;  ///< They were asked to let go of it.
 
+  [[nodiscard]] bool IsCurrent(const protocol::UpdateId& of, Step at) const {
+    return step == at && update == of;
+  }
+  /// No part of the update at hand is left to be asked for.
+  [[nodiscard]] bool IsLastPart() const { return part + 1 == parts; }
   friend bool operator==(const InferenceState&, const InferenceState&) = default;
 };
 
@@ -169,9 +174,6 @@ struct SwitchRun {
   protocol::UpdateId update;
   Status status = {};
   bool changed = false;  ///< The error comes after live tensors were changed.
-};
-struct SessionEnded {
-  Status reason;
 };
 struct MemoryLent {};  ///< Others may read the landing memory from here on ...
 struct MemoryFree {};  ///< ... and nobody does any more.
@@ -239,6 +241,8 @@ struct AnswerCall {
 
 using InferenceAction = std::variant<SendMessage, SendRegistration, ReclaimMemory, OpenGrants, RevokeGrants,
                                      VerifyChecksums, RunSwitch, AnswerCall>;
+
+using InferenceTransition = Transition<InferenceState, InferenceAction>;
 
 /// Takes one event. A call may only come when the one before was answered. The new state (above all `served`)
 /// must be visible to others before any action is carried out: an action may let the live tensors change.

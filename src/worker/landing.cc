@@ -10,7 +10,6 @@
 #include "base/strings.h"
 #include "worker/digests.h"
 #include "worker/gather.h"
-#include "worker/shard_key.h"
 #include "worker/shards.h"
 
 namespace weightcast::worker {

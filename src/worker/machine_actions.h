@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "protocol/messages.h"
@@ -52,6 +53,17 @@ struct StopSending {
 
 // --- Events ---------------------------------------------------------------------------------------
 
+struct SessionEnded {  ///< For good.
+  Status reason;
+};
+struct SendPlanReady {  ///< Table read, every destination connected.
+  uint32_t epoch = 0;
+};
+struct SendPlanFailed {
+  uint32_t epoch = 0;
+  Status reason;
+  int64_t destination = -1;  ///< Its number in the table, when only the path to it failed.
+};
 /// The last transfer of a sending has ended; with an error, some may still be read from memory.
 struct SendEnded {
   protocol::UpdateId update;
@@ -66,6 +78,18 @@ struct SendFenced {
   uint32_t destination = 0;
   uint32_t part = 0;
   std::vector<protocol::Span> spans = {};  ///< What the time of the sending went into.
+};
+
+// --- Transitions ----------------------------------------------------------------------------------
+
+/// What one event changes, and what is to be done after it. The parts of a machine share it.
+template <typename State, typename Action>
+struct Transition {
+  State& state;
+  std::vector<Action> actions = {};
+
+  void Do(Action action) { actions.push_back(std::move(action)); }
+  void Send(protocol::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
 };
 
 }  // namespace weightcast::worker

@@ -4,16 +4,10 @@
 #include <memory>
 
 #include "protocol/messages.h"
-#include "weightcast/status.h"
 #include "weightcast/version.h"
-#include "worker/background.h"
 #include "worker/landing.h"
 #include "worker/peer_source_machine.h"
-#include "worker/preparation.h"
-#include "worker/send_plan.h"
-#include "worker/send_report.h"
-#include "worker/sender.h"
-#include "worker/session.h"
+#include "worker/plan_sender.h"
 
 namespace weightcast::worker {
 
@@ -27,15 +21,11 @@ class PeerSource {
     std::function<Version()> held;      ///< VersionToLend of the rank's own machine.
     std::function<void(bool)> on_lent;  ///< Others may read the landing memory from now on, or not any more.
   };
-  PeerSource(Session& session, Background& background, Callbacks callbacks)
-      : session_(session),
-        background_(background),
-        callbacks_(std::move(callbacks)),
-        report_(session.loop()) {}
+  PeerSource(Session& session, Background& background, Callbacks callbacks);
 
   /// A plan that gives; from `memory`, which may be null if nothing is registered.
   void OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemory>& memory);
-  void OnLanding(protocol::PeerLanding landing);
+  void OnLanding(protocol::PeerLanding landing) { sender_.OnLanding(std::move(landing)); }
   void OnStart(const StartOrder& start);
   /// A plan in which this rank receives: what it gave in an older one it will not be asked for again.
   void OnOtherPlan(uint32_t epoch);
@@ -46,22 +36,15 @@ class PeerSource {
   std::unique_ptr<Sender> End();
 
  private:
-  void Prepare();
-  void OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan);
-  Status MakeSender();
-  void Tell(std::optional<protocol::Spans> spans);
+  void OnSending(PlanSender::Event event);
   void Carry(SendMessage& action) { callbacks_.send(std::move(action.message)); }
-  void Carry(const BeginSending& action);
-  void Carry(const StopSending& action);
+  void Carry(const BeginSending& action) { sender_.Begin(action.start); }
+  void Carry(const StopSending& action) { sender_.Stop(action); }
 
   Session& session_;
-  Background& background_;
   const Callbacks callbacks_;
   PeerSourceState state_;
-  std::shared_ptr<Preparation> preparation_;
-  std::shared_ptr<const SendPlan> plan_;
-  std::unique_ptr<Sender> sender_;  ///< From the first plan on.
-  SendReport report_;
+  PlanSender sender_;
 };
 
 }  // namespace weightcast::worker

@@ -37,7 +37,7 @@ Result<std::shared_ptr<const SendPlan>> Preparation::Run(Session& session) {
   WC_RETURN_IF_ERROR(FindSources(*plan));
   plan->places.resize(plan->table.destination_shards.size());
   plan->parts.resize(plan->table.destination_shards.size());
-  // The controller waits for `timeout`, and takes whoever has said nothing by then for hung.
+  // The controller waits for `timeout`, and takes a source that has said nothing by then for hung.
   const Settings& settings = session.settings();
   const TimePoint deadline = Clock::now() + std::min(settings.connect_timeout, settings.timeout / 2);
   const size_t count = plan->table.peers.size();

@@ -6,7 +6,6 @@
 
 #include "base/strings.h"
 #include "plan/quantise.h"
-#include "worker/shard_key.h"
 #include "worker/shards.h"
 
 namespace weightcast::worker {

@@ -7,7 +7,6 @@
 #include "worker/device_memory.h"
 #include "worker/landing.h"
 #include "worker/scales.h"
-#include "worker/shard_key.h"
 #include "worker/shards.h"
 #include "worker/stage_item.h"
 

@@ -101,6 +101,11 @@ struct SendPlan {
 
   /// Index into `targets`; -1 if the table has no route to that destination.
   [[nodiscard]] int TargetOf(uint32_t destination) const;
+  /// Index into `memory->shards`.
+  [[nodiscard]] size_t SourceOf(const Item& item) const {
+    return sources[table.routes[item.route].src_shard];
+  }
+  [[nodiscard]] const Shard& ShardOf(const Item& item) const { return memory->shards[SourceOf(item)]; }
   /// Whether the elements are cast, quantised, gathered or read before they go.
   [[nodiscard]] bool IsStaged(const plan::RankTable::Route& route) const;
   [[nodiscard]] bool IsStaged(size_t target, uint32_t transfer) const;

@@ -1,7 +1,6 @@
 #include "worker/sender.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "base/thread.h"
 #include "worker/comparison.h"
 #include "worker/device_memory.h"
+#include "worker/send_report.h"
 #include "worker/shards.h"
 #include "worker/stage_item.h"
 
@@ -27,35 +27,7 @@ constexpr size_t kInFlightOfDevices = 8;
 constexpr size_t kDigestedInFlight = 2;
 constexpr unsigned kMaxThreads = 4;
 
-/// Of the kinds of a source.
-constexpr size_t IndexOf(protocol::SpanKind kind) {
-  return static_cast<size_t>(kind) - static_cast<size_t>(protocol::SpanKind::kGate);
-}
-
 }  // namespace
-
-/// What one job's time goes into; told each change of what it does.
-class Sender::JobClock {
- public:
-  using Kind = protocol::SpanKind;
-
-  void Begin(Kind kind) {
-    kind_ = kind;
-    since_ = Clock::now();
-  }
-  void Enter(Kind kind) {
-    if (kind == kind_) return;
-    const TimePoint now = Clock::now();
-    seconds_[IndexOf(kind_)] += Seconds(now - std::exchange(since_, now));
-    kind_ = kind;
-  }
-  [[nodiscard]] double seconds(Kind kind) const { return seconds_[IndexOf(kind)]; }
-
- private:
-  Kind kind_ = Kind::kTurn;
-  TimePoint since_;
-  std::array<double, IndexOf(Kind::kWrite) + 1> seconds_{};
-};
 
 /// One write that may still read its sources.
 struct Sender::Flight {
@@ -67,6 +39,7 @@ struct Sender::Flight {
 
 /// One part of an update to one destination.
 struct Sender::Job {
+  using Kind = protocol::SpanKind;
   std::shared_ptr<const SendPlan> plan;
   size_t target = 0;
   std::shared_ptr<const StreamGate> gate;  ///< Nothing is read before it is open; null: it is.
@@ -83,7 +56,7 @@ struct Sender::Job {
   bool quiet = false;                  ///< Stopped: its end is nobody's business.
   Status outcome;
   bool path = false;  ///< The outcome is the connection's, not ours.
-  JobClock clock;
+  SendClock clock;
   uint64_t bytes = 0;   ///< Given to the connection,
   uint64_t pieces = 0;  ///< in so many contiguous runs.
   /// Set if the destination compares. Shared by the jobs of an update that send the same.
@@ -92,20 +65,20 @@ struct Sender::Job {
   [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
   /// Something has begun or ended.
   void TellClock() {
-    const auto made = plan->memory->reader != nullptr ? JobClock::Kind::kRead : JobClock::Kind::kStage;
-    const auto idle = making > 0 ? made : JobClock::Kind::kTurn;
-    clock.Enter(running > making ? JobClock::Kind::kWrite : idle);
+    const auto made = plan->memory->reader != nullptr ? Kind::kRead : Kind::kStage;
+    const auto idle = making > 0 ? made : Kind::kTurn;
+    clock.Enter(running > making ? Kind::kWrite : idle);
   }
   [[nodiscard]] std::vector<protocol::Span> Spans(uint64_t chunk) const {
     std::vector<protocol::Span> spans;
-    for (auto kind = JobClock::Kind::kGate; kind <= JobClock::Kind::kWrite;
-         kind = static_cast<JobClock::Kind>(static_cast<int>(kind) + 1)) {
+    for (const Kind kind : SendClock::kKinds) {
       protocol::Span span{
           .kind = kind, .peer = to().destination, .part = part, .seconds = clock.seconds(kind)};
-      if (kind == JobClock::Kind::kWrite) {
+      if (kind == Kind::kWrite) {
         span.bytes = bytes;
         span.pieces = pieces;
         span.chunk = chunk;
+        span.lanes = to().connection.lanes();
         span.path = to().connection.Describe().substr(0, protocol::kMaxConnectionBytes);
       }
       if (span.seconds > 0 || span.bytes > 0) spans.push_back(std::move(span));
@@ -129,7 +102,7 @@ struct Sender::Job {
     uint64_t staged = 0;
     return digests->Add(transfer - transfers.first, *plan->memory->devices, [&, this](const Item& item) {
       const auto& route = plan->table.routes[item.route];
-      const Shard& shard = plan->memory->shards[plan->sources[route.src_shard]];
+      const Shard& shard = plan->ShardOf(item);
       if (!plan->IsStaged(route))
         return ItemBytes{.in = ItemBytes::In::kSource, .data = DataOf(shard), .device = DeviceOf(shard)};
       const uint64_t at = StagedAt(space, staged);
@@ -212,7 +185,7 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const St
     job->over = !job->outcome.ok();
   }
   const bool over = job->over;
-  job->clock.Begin(job->gate != nullptr ? JobClock::Kind::kGate : JobClock::Kind::kTurn);
+  job->clock.Begin(job->gate != nullptr ? Job::Kind::kGate : Job::Kind::kTurn);
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(job);

@@ -11,7 +11,6 @@
 
 #include "protocol/messages.h"
 #include "trace/metrics.h"
-#include "transport/types.h"
 #include "weightcast/clock.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/settings.h"
@@ -61,7 +60,6 @@ class Sender {
   [[nodiscard]] uint64_t peak_staging() const { return staging_.peak_bytes(); }
 
  private:
-  class JobClock;
   struct Flight;
   struct Job;
   struct Pick;

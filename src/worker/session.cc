@@ -91,15 +91,13 @@ Status Session::Begin() {
   // In the loop, so that no callback finds anything unset: tasks run one after another.
   loop_.Post([this] {
     begun_ = true;
-    if (Status status = OpenClient(); !status.ok()) SetOutcome(std::move(status));
+    if (Status status = OpenClient(); !status.ok()) SetOutcome(status);
   });
-  std::unique_lock lock(mutex_);
   // The client gives up by itself.
-  const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
-  const Woken woken = WaitUntil(lock, changed_, limits, [&] { return decided_; });
-  if (woken == Woken::kInterrupted)
-    return InterruptedCall(StrCat("joining the controller at ", settings_.controller));
-  return outcome_;
+  const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_};
+  std::optional<Status> outcome;
+  told_.Wait(limits, [&](const Told& told) { return (outcome = told.outcome).has_value(); });
+  return outcome ? *outcome : InterruptedCall(StrCat("joining the controller at ", settings_.controller));
 }
 
 /// What comes from the endpoint before Begin concerns nobody.
@@ -141,7 +139,7 @@ Status Session::OpenClient() {
   client.hello.host = HostName();
   client.on_message = [this](protocol::ControllerMessage message) {
     auto shared = std::make_shared<protocol::ControllerMessage>(std::move(message));
-    loop_.Post([this, shared] { handlers_.on_message(std::move(*shared)); });
+    loop_.Post([this, shared] { OnMessage(std::move(*shared)); });
   };
   client.on_state = [this](control::LinkState state, const Status& status) {
     if (state == control::LinkState::kBroken && !status.ok())
@@ -150,16 +148,24 @@ Status Session::OpenClient() {
     const Status end = commit_group_.empty() || status.ok()
                            ? status
                            : Status(status.code(), StrCat(status.message(), " (", commit_group_, ")"));
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-      end_ = AsOutcome(end);
-    }
-    changed_.notify_all();
-    loop_.Post([this, end] { handlers_.on_ended(end); });
+    told_.Change([&](Told& told) { told.end = AsOutcome(end); });
+    loop_.Post([this, end] {
+      handlers_.on_ended(AsOutcome(end));
+      SetOutcome(end);
+    });
   };
   WC_ASSIGN_OR_RETURN(client_, control::ControlClient::Start(std::move(client)));
   return Status::Ok();
+}
+
+void Session::OnMessage(protocol::ControllerMessage message) {
+  if (const auto* lost = std::get_if<protocol::Lost>(&message)) {
+    const LogLevel level = lost->reason.code() == Code::kCancelled ? LogLevel::kInfo : LogLevel::kWarning;
+    if (level >= GetLogLevel()) Log(level, lost->reason.message());  // Leaving politely is nobody's worry.
+  }
+  const bool welcome = std::holds_alternative<protocol::Welcome>(message);
+  handlers_.on_message(std::move(message));
+  if (welcome) SetOutcome(Status::Ok());
 }
 
 /// Bytes flow from trainers to inference ranks, and between these. Which incarnation of a rank may write is
@@ -182,11 +188,10 @@ Result<protocol::ClusterView> Session::View() {
     const TimePoint now = Clock::now();
     const bool away = view.status().code() == Code::kUnavailable || view.status().code() == Code::kTimedOut;
     if (!away || now >= deadline) return view;
-    std::unique_lock lock(mutex_);
-    const Limits limits{
-        .deadline = std::min(deadline, now + kBetweenViews), .interrupted = interrupted_, .patience = {}};
-    const Woken woken = WaitUntil(lock, changed_, limits, [&] { return ended_; });
-    if (woken == Woken::kDone) return end_;
+    const Limits limits{.deadline = std::min(deadline, now + kBetweenViews), .interrupted = interrupted_};
+    std::optional<Status> end;
+    const Woken woken = told_.Wait(limits, [&](const Told& told) { return (end = told.end).has_value(); });
+    if (end) return *end;
     if (woken == Woken::kInterrupted)
       return InterruptedCall(StrCat("asking the controller at ", settings_.controller));
   }
@@ -206,14 +211,10 @@ Result<protocol::ClusterView> Session::ViewOnce(TimePoint deadline) {
   }
 }
 
-void Session::SetOutcome(Status status) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (decided_) return;
-    decided_ = true;
-    outcome_ = std::move(status);
-  }
-  changed_.notify_all();
+void Session::SetOutcome(const Status& status) {
+  told_.Change([&](Told& told) {
+    if (!told.outcome) told.outcome = status;
+  });
 }
 
 Identity Session::IdentityOf(const protocol::Member& member) const {
@@ -251,14 +252,6 @@ void Session::Leave() {
   if (client_ != nullptr) client_->Leave(Clock::now() + kLeaveTime);
   loop_.Stop();  // Its tasks use the client.
   client_.reset();
-}
-
-void LogLoss(const protocol::Lost& lost) {
-  if (lost.reason.code() == Code::kCancelled) {
-    WC_LOG(kInfo, lost.reason.message());
-  } else {
-    WC_LOG(kWarning, lost.reason.message());
-  }
 }
 
 }  // namespace weightcast::worker

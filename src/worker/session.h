@@ -1,9 +1,9 @@
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +27,7 @@ class Session {
   /// All are called in the loop, after Begin.
   struct Handlers {
     std::function<void(protocol::ControllerMessage)> on_message;
-    std::function<void(Status)> on_ended;  ///< Once; nothing comes after it.
+    std::function<void(Status)> on_ended;  ///< Once, as AsOutcome has it; nothing comes after it.
     std::function<void(const Identity&)> on_connected;
     std::function<void(const Identity&, const Status&)> on_disconnected;
   };
@@ -41,11 +41,9 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Attaches to the controller; blocks until SetOutcome. Errors: why the session ended. Bounded by
-  /// join_timeout, but for a patient worker.
+  /// Attaches to the controller; blocks until a Welcome has been taken. Errors: why the session ended.
+  /// Bounded by join_timeout, but for a patient worker.
   Status Begin();
-  /// To be called in the loop when a Welcome has been taken, or the session has ended.
-  void SetOutcome(Status status);
 
   [[nodiscard]] Loop& loop() { return loop_; }
   [[nodiscard]] Endpoint& endpoint() { return *endpoint_; }
@@ -76,6 +74,8 @@ class Session {
   Session(const WorkerOptions& options, protocol::Role role, Settings settings, Handlers handlers);
   Status OpenEndpoint();
   Status OpenClient();
+  void OnMessage(protocol::ControllerMessage message);
+  void SetOutcome(const Status& status);
   void PostIfBegun(std::function<void()> task);
   Result<protocol::ClusterView> ViewOnce(TimePoint deadline);
   [[nodiscard]] Status Admit(const Identity& peer) const;
@@ -89,15 +89,14 @@ class Session {
   const Handlers handlers_;
 
   bool begun_ = false;  ///< The loop's.
-  std::mutex mutex_;
-  std::condition_variable changed_;
   Interrupted interrupted_;
   const std::shared_ptr<control::Absence> absence_;
   const Patience patience_;
-  bool decided_ = false;
-  Status outcome_;
-  bool ended_ = false;  ///< The controller's client has given up, because of `end_`.
-  Status end_;
+  struct Told {
+    std::optional<Status> outcome;
+    std::optional<Status> end;  ///< The controller's client has given up, because of it.
+  };
+  Shared<Told> told_;
 
   Loop loop_;
   mutable std::mutex map_mutex_;  ///< Keeps the endpoint while its map is being made.
@@ -105,8 +104,5 @@ class Session {
   std::unique_ptr<control::ControlClient> client_;
   std::shared_ptr<http::Exporter> exporter_;
 };
-
-/// Warns of a worker that was lost; one that left politely is nobody's worry.
-void LogLoss(const protocol::Lost& lost);
 
 }  // namespace weightcast::worker

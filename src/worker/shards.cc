@@ -2,14 +2,15 @@
 
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "base/bytes.h"
+#include "base/hash.h"
 #include "base/strings.h"
 #include "memory/memory.h"
 #include "plan/box.h"
 #include "plan/cover.h"
-#include "worker/gather.h"
-#include "worker/shard_key.h"
 
 namespace weightcast::worker {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 bool Holds(const Memory& memory, const Shard& shard) {
   __extension__ using Bits = __int128;  // Sizes and strides are the caller's, up to 2^63 each.
   const Shape& size = BoxOf(shard).size;
-  const std::vector<int64_t> strides = shard.strides.empty() ? DenseStrides(size) : shard.strides;
+  const std::vector<int64_t> strides = StridesOf(shard);
   Bits first = 0;
   Bits last = 0;
   for (size_t d = 0; d < size.size(); ++d) {
@@ -74,6 +75,30 @@ Status CheckSeveral(std::span<const Shard> shards, std::string_view holder) {
 }
 
 }  // namespace
+
+std::vector<int64_t> StridesOf(const Shard& shard) {
+  return shard.strides.empty() ? DenseStrides(BoxOf(shard).size) : shard.strides;
+}
+
+GatherSource SourceOf(const Shard& shard, Box box) {
+  return {.data = DataOf(shard),
+          .dtype = shard.tensor.dtype,
+          .shard = BoxOf(shard),
+          .strides = StridesOf(shard),
+          .box = std::move(box)};
+}
+
+uint64_t ShardKey(std::string_view tensor, const Box& box, uint32_t copy) {
+  ByteWriter writer;
+  writer.PutString(tensor);
+  for (const Shape* shape : {&box.offset, &box.size}) {
+    writer.Put(static_cast<uint32_t>(shape->size()));
+    for (const int64_t extent : *shape) writer.Put(extent);
+  }
+  if (copy > 0) writer.Put(copy);
+  const uint64_t key = Hash64(writer.bytes());
+  return key == 0 ? 1 : key;
+}
 
 Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards, Needs needs,
                                                          std::string_view holder) {

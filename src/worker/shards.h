@@ -11,6 +11,7 @@
 #include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
+#include "worker/gather.h"
 
 namespace weightcast::worker {
 
@@ -21,6 +22,16 @@ inline const Box& BoxOf(const Shard& shard) { return std::get<Box>(shard.part); 
 inline std::byte* DataOf(const Shard& shard) {
   return shard.memory.address == nullptr ? nullptr : shard.memory.address + shard.offset;
 }
+
+/// In elements, of a dense shard too.
+std::vector<int64_t> StridesOf(const Shard& shard);
+/// A box of the shard, where its bytes lie in the user's memory.
+GatherSource SourceOf(const Shard& shard, Box box);
+
+/// Names a shard in a LandingMap: the same on every host, unique among the shards of one rank (the rank
+/// that registers checks that). `copy`: how many shards of the same tensor and box the rank has registered
+/// before this one. Never 0.
+uint64_t ShardKey(std::string_view tensor, const Box& box, uint32_t copy = 0);
 
 enum class Needs : uint8_t { kMemory, kNoMemory };
 

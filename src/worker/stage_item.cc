@@ -17,22 +17,13 @@ uint64_t Aligned(uint64_t offset) {
   return (offset + kLaunchAlignment - 1) / kLaunchAlignment * kLaunchAlignment;
 }
 
-const Shard& ShardOf(const SendPlan& plan, const Item& item) {
-  return plan.memory->shards[plan.sources[plan.table.routes[item.route].src_shard]];
-}
-
 DType LandingDType(const SendPlan& plan, const Item& item) {
   const auto& shard = plan.table.destination_shards[plan.table.routes[item.route].dst_shard];
   return plan.table.destination_tensors[static_cast<size_t>(shard.tensor)].dtype;
 }
 
-GatherSource SourceOf(const SendPlan& plan, const Item& item) {
-  const Shard& shard = ShardOf(plan, item);
-  return {.data = DataOf(shard),
-          .dtype = shard.tensor.dtype,
-          .shard = BoxOf(shard),
-          .strides = shard.strides.empty() ? DenseStrides(BoxOf(shard).size) : shard.strides,
-          .box = plan.table.routes[item.route].src_box};
+GatherSource ItemSourceOf(const SendPlan& plan, const Item& item) {
+  return SourceOf(plan.ShardOf(item), plan.table.routes[item.route].src_box);
 }
 
 /// The launches that stage an item; none where no kernel can.
@@ -40,7 +31,7 @@ std::vector<device::Launch> LaunchesOf(const SendPlan& plan, const Item& item, s
   std::vector<device::Launch> launches;
   if (!IsOfBlocks(plan, item)) {
     const auto launch =
-        GatherLaunch(SourceOf(plan, item), item.first, item.count, LandingDType(plan, item), target);
+        GatherLaunch(ItemSourceOf(plan, item), item.first, item.count, LandingDType(plan, item), target);
     if (launch) launches.push_back(*launch);
     return launches;
   }
@@ -54,9 +45,9 @@ std::vector<device::Launch> LaunchesOf(const SendPlan& plan, const Item& item, s
 
 /// Of device memory: the bytes come to the host first.
 Status GatherOnHost(const SendPlan& plan, const Item& item, DType to, std::byte* target) {
-  GatherSource source = SourceOf(plan, item);
+  GatherSource source = ItemSourceOf(plan, item);
   thread_local HostCopy copy;
-  if (const Shard& shard = ShardOf(plan, item); IsOnDevice(shard)) {
+  if (const Shard& shard = plan.ShardOf(item); IsOnDevice(shard)) {
     WC_RETURN_IF_ERROR(copy.Fill(*plan.memory->devices, shard.memory.device, source, item.first, item.count));
     source.data = copy.data();
   }
@@ -76,25 +67,24 @@ uint64_t StagedBytes(const SendPlan& plan, const Item& item) {
 
 Status ItemStager::Add(const Item& item, const RoutePieces& runs, uint64_t at) {
   static trace::Counter& copied = trace::CounterNamed("gpu.host_casts");
-  const size_t index = plan_.sources[plan_.table.routes[item.route].src_shard];
   const DType to = LandingDType(plan_, item);
   std::byte* const target = space_.data + at;
   if (space_.kernels != nullptr) {
     const auto launches = LaunchesOf(plan_, item, target);
     if (launches.empty())
       return {Code::kInternal,
-              StrCat("no kernel stages ", ShardOf(plan_, item).tensor.name, "; please report this as a bug")};
+              StrCat("no kernel stages ", plan_.ShardOf(item).tensor.name, "; please report this as a bug")};
     launches_.insert(launches_.end(), launches.begin(), launches.end());
     return Status::Ok();
   }
-  if (IsOnDevice(ShardOf(plan_, item))) copied.Add();
+  if (IsOnDevice(plan_.ShardOf(item))) copied.Add();
   if (IsOfBlocks(plan_, item)) {
     for (const BlockPart& part : BlockPartsOf(plan_, item, target))
       WC_RETURN_IF_ERROR(QuantiseOnHost(plan_, item, part));
     return Status::Ok();
   }
   if (plan_.memory->reader != nullptr)
-    return ReadItem(*plan_.memory->reader, index, ShardOf(plan_, item), runs, item, to, target);
+    return ReadItem(*plan_.memory->reader, plan_.SourceOf(item), plan_.ShardOf(item), runs, item, to, target);
   return GatherOnHost(plan_, item, to, target);
 }
 
@@ -106,7 +96,7 @@ int StagingPlaceOf(const SendPlan& plan, size_t target, uint32_t transfer) {
   uint64_t staged = 0;
   for (const Item& item : plan.batches[target].Of(transfer)) {
     if (!plan.IsStaged(plan.table.routes[item.route])) continue;
-    const Shard& shard = ShardOf(plan, item);
+    const Shard& shard = plan.ShardOf(item);
     const int device = IsOnDevice(shard) ? shard.memory.device : StagingPool::kHost;
     if (device == StagingPool::kHost || place.value_or(device) != device) return StagingPool::kHost;
     place = device;

@@ -9,6 +9,7 @@
 #include "weightcast/status.h"
 #include "weightcast/version.h"
 #include "worker/machine_actions.h"
+#include "worker/sendings.h"
 
 /// A trainer's side of docs/protocol.md as a pure function: (state, event) -> state, actions. It has no
 /// clock, thread or I/O; the runtime (worker/trainer.cc) and tests drive it alike.
@@ -26,16 +27,6 @@ struct Publication {
   bool done = false;     ///< The user was told the outcome.
   Status outcome;        ///< With `release`: what WaitSources says.
   friend bool operator==(const Publication&, const Publication&) = default;
-};
-
-/// The sending of one update to one destination.
-struct Sending {
-  protocol::UpdateId update;
-  int64_t number = 0;
-  uint32_t destination = 0;
-  uint32_t part = 0;
-  bool quiet = false;  ///< Stopped or over: nothing is said of it; it waits for its memory to be let go.
-  friend bool operator==(const Sending&, const Sending&) = default;
 };
 
 struct TrainerState {
@@ -59,17 +50,6 @@ struct TrainerPlanArrived {  ///< Stands for protocol::Plan.
   uint32_t epoch = 0;
   protocol::Run run;
 };
-struct TrainerPrepared {  ///< Table read, every destination connected.
-  uint32_t epoch = 0;
-};
-struct TrainerPlanFailed {
-  uint32_t epoch = 0;
-  Status reason;
-  int64_t destination = -1;  ///< Its number in the table, when only the path to it failed.
-};
-struct TrainerEnded {
-  Status reason;
-};
 struct TrainerRegisterCalled {};
 struct PublishCalled {
   int64_t number = 0;
@@ -87,8 +67,8 @@ struct NoController {
 
 using TrainerEvent =
     std::variant<protocol::Welcome, protocol::Superseded, StartOrder, protocol::Stop, protocol::Abort,
-                 protocol::Release, protocol::Done, protocol::Lost, TrainerPlanArrived, TrainerPrepared,
-                 TrainerPlanFailed, SendEnded, SendFenced, TrainerEnded, TrainerRegisterCalled, PublishCalled,
+                 protocol::Release, protocol::Done, protocol::Lost, TrainerPlanArrived, SendPlanReady,
+                 SendPlanFailed, SendEnded, SendFenced, SessionEnded, TrainerRegisterCalled, PublishCalled,
                  CancelCalled, NoController>;
 
 // --- Actions --------------------------------------------------------------------------------------

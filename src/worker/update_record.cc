@@ -7,28 +7,6 @@
 namespace weightcast::worker {
 namespace {
 
-class PublishedUpdate final : public Update {
- public:
-  PublishedUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                  UpdateRecord::GiveUp give_up, Explainer explain)
-      : record_(std::move(record)),
-        cancel_(std::move(cancel)),
-        give_up_(std::move(give_up)),
-        explain_(std::move(explain)) {}
-  Version version() const override { return record_->version(); }
-  Status WaitSources(TimePoint deadline) override { return record_->WaitFree(deadline, give_up_); }
-  Result<UpdateStats> Wait(TimePoint deadline) override { return record_->WaitDone(deadline, give_up_); }
-  std::vector<EngineStats> Engines() const override { return record_->Engines(); }
-  Result<std::string> Explain(TimePoint deadline) const override { return explain_(deadline); }
-  void Cancel() override { cancel_(); }
-
- private:
-  const std::shared_ptr<UpdateRecord> record_;
-  const std::function<void()> cancel_;
-  const UpdateRecord::GiveUp give_up_;
-  const Explainer explain_;
-};
-
 std::vector<RankStats> StatsOf(const std::vector<protocol::RankBytes>& ranks) {
   std::vector<RankStats> stats;
   for (const auto& rank : ranks)
@@ -39,88 +17,17 @@ std::vector<RankStats> StatsOf(const std::vector<protocol::RankBytes>& ranks) {
   return stats;
 }
 
-}  // namespace
-
-void UpdateRecord::SetFree(Status status) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!free_) free_ = AsOutcome(std::move(status));
-  }
-  changed_.notify_all();
+std::vector<EngineStats> EnginesOf(const protocol::Done& done) {
+  std::vector<EngineStats> engines;
+  for (const auto& engine : done.engines)
+    engines.push_back({.engine = engine.engine,
+                       .committed = engine.committed,
+                       .reason = engine.reason.message(),
+                       .rank = engine.rank});
+  return engines;
 }
 
-void UpdateRecord::SetHeld() {
-  const std::lock_guard lock(mutex_);
-  free_.reset();
-}
-
-void UpdateRecord::SetDone(Result<UpdateStats> outcome, std::vector<EngineStats> engines) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (done_) return;
-    engines_ = std::move(engines);
-    done_ = outcome.ok() ? std::move(outcome) : Result<UpdateStats>(AsOutcome(outcome.status()));
-  }
-  changed_.notify_all();
-}
-
-bool UpdateRecord::over() const {
-  const std::lock_guard lock(mutex_);
-  return free_ && done_;
-}
-
-void UpdateRecord::SetNote(std::string note) {
-  const std::lock_guard lock(mutex_);
-  note_ = std::move(note);
-}
-
-std::vector<EngineStats> UpdateRecord::Engines() const {
-  const std::lock_guard lock(mutex_);
-  return engines_;
-}
-
-/// Without a controller the update is over, but its sources are free only when nobody reads them any more.
-template <typename Done>
-Woken UpdateRecord::Wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const GiveUp& give_up,
-                         const Done& done) {
-  Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = patience_};
-  while (true) {
-    const Woken woken = WaitUntil(lock, changed_, limits, done);
-    if (woken != Woken::kAway) return woken;
-    limits.start = Clock::now();
-    const Status away = patience_.absence->Told();
-    if (away.ok()) continue;
-    lock.unlock();
-    give_up(away);
-    lock.lock();
-  }
-}
-
-Status UpdateRecord::WaitFree(TimePoint deadline, const GiveUp& give_up) {
-  WC_RETURN_IF_ERROR(process_.Check());
-  std::unique_lock lock(mutex_);
-  const Woken woken = Wait(lock, deadline, give_up, [&] { return free_.has_value(); });
-  return woken == Woken::kDone ? *free_
-                               : NotYet(woken, "engines still need the registered tensors",
-                                        "do not change them, and wait for the sources again");
-}
-
-Result<UpdateStats> UpdateRecord::WaitDone(TimePoint deadline, const GiveUp& give_up) {
-  WC_RETURN_IF_ERROR(process_.Check());
-  std::unique_lock lock(mutex_);
-  const Woken woken = Wait(lock, deadline, give_up, [&] { return done_.has_value(); });
-  if (woken == Woken::kDone) return *done_;
-  return NotYet(woken, "it is not committed yet", "wait again, or cancel the update");
-}
-
-Status UpdateRecord::NotYet(Woken woken, const char* what, const char* advice) const {
-  const std::string text = StrCat("version ", ToString(version_), ": ", what);
-  if (woken == Woken::kInterrupted)
-    return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", text, "; ", advice)};
-  return {Code::kTimedOut,
-          StrCat(text, ", and the timeout of this call is over; ", advice, note_.empty() ? "" : "; ", note_)};
-}
-
+/// The controller's word as the user gets it. Done's reason where the policy is not met.
 Result<UpdateStats> StatsOf(const protocol::Done& done) {
   if (!done.met_policy) {
     const Status unknown(Code::kInternal,
@@ -142,20 +49,116 @@ Result<UpdateStats> StatsOf(const protocol::Done& done) {
   return stats;
 }
 
-std::vector<EngineStats> EnginesOf(const protocol::Done& done) {
-  std::vector<EngineStats> engines;
-  for (const auto& engine : done.engines)
-    engines.push_back({.engine = engine.engine,
-                       .committed = engine.committed,
-                       .reason = engine.reason.message(),
-                       .rank = engine.rank});
-  return engines;
+}  // namespace
+
+void UpdateRecord::SetFree(Status status) {
+  told_.Change([&](Told& told) {
+    if (!told.free) told.free = AsOutcome(std::move(status));
+  });
 }
 
-std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                                   UpdateRecord::GiveUp give_up, Explainer explain) {
-  return std::make_shared<PublishedUpdate>(std::move(record), std::move(cancel), std::move(give_up),
-                                           std::move(explain));
+void UpdateRecord::SetHeld() {
+  told_.Change([](Told& told) { told.free.reset(); });
+}
+
+void UpdateRecord::SetDone(Result<UpdateStats> outcome, std::vector<EngineStats> engines) {
+  told_.Change([&](Told& told) {
+    if (told.done) return;
+    told.engines = std::move(engines);
+    told.done = outcome.ok() ? std::move(outcome) : Result<UpdateStats>(AsOutcome(outcome.status()));
+  });
+}
+
+bool UpdateRecord::over() const {
+  return told_.Read([](const Told& told) { return told.free && told.done; });
+}
+
+void UpdateRecord::SetNote(const std::string& note) {
+  told_.Change([&](Told& told) { told.note = note; });
+}
+
+std::vector<EngineStats> UpdateRecord::Engines() const {
+  return told_.Read([](const Told& told) { return told.engines; });
+}
+
+/// Without a controller the update is over, but its sources are free only when nobody reads them any more.
+template <typename Done>
+Woken UpdateRecord::WaitUntil(TimePoint deadline, const Done& done) {
+  Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = patience_};
+  while (true) {
+    const Woken woken = told_.Wait(limits, done);
+    if (woken != Woken::kAway) return woken;
+    limits.start = Clock::now();
+    if (const Status away = patience_.absence->Told(); !away.ok()) calls_.give_up(away);
+  }
+}
+
+Status UpdateRecord::WaitSources(TimePoint deadline) {
+  WC_RETURN_IF_ERROR(process_.Check());
+  std::optional<Status> free;
+  const Woken woken = WaitUntil(deadline, [&](const Told& told) { return (free = told.free).has_value(); });
+  return free ? *free
+              : NotYet(woken, "engines still need the registered tensors",
+                       "do not change them, and wait for the sources again");
+}
+
+Result<UpdateStats> UpdateRecord::Wait(TimePoint deadline) {
+  WC_RETURN_IF_ERROR(process_.Check());
+  std::optional<Result<UpdateStats>> done;
+  const Woken woken = WaitUntil(deadline, [&](const Told& told) { return (done = told.done).has_value(); });
+  if (done) return *done;
+  return NotYet(woken, "it is not committed yet", "wait again, or cancel the update");
+}
+
+Status UpdateRecord::NotYet(Woken woken, const char* what, const char* advice) const {
+  const std::string text = StrCat("version ", ToString(version_), ": ", what);
+  if (woken == Woken::kInterrupted)
+    return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", text, "; ", advice)};
+  const std::string note = told_.Read([](const Told& told) { return told.note; });
+  return {Code::kTimedOut,
+          StrCat(text, ", and the timeout of this call is over; ", advice, note.empty() ? "" : "; ", note)};
+}
+
+// --- All of a trainer ---------------------------------------------------------------------------------
+
+bool UpdateRecords::Add(int64_t number, std::shared_ptr<UpdateRecord> record,
+                        std::shared_ptr<const StreamGate> gate) {
+  return entries_.try_emplace(number, Entry{std::move(record), std::move(gate)}).second;
+}
+
+std::shared_ptr<const StreamGate> UpdateRecords::GateOf(int64_t number) const {
+  const auto at = entries_.find(number);
+  return at == entries_.end() ? nullptr : at->second.gate;
+}
+
+void UpdateRecords::SetHeld(int64_t number) {
+  if (const auto at = entries_.find(number); at != entries_.end()) at->second.record->SetHeld();
+}
+
+void UpdateRecords::SetFree(int64_t number, const Status& status) {
+  if (const auto at = entries_.find(number); at != entries_.end()) at->second.record->SetFree(status);
+  Prune();
+}
+
+void UpdateRecords::SetDone(int64_t number, const Status& status, const std::optional<protocol::Done>& done) {
+  if (const auto at = entries_.find(number); at != entries_.end())
+    done ? at->second.record->SetDone(StatsOf(*done), EnginesOf(*done)) : at->second.record->SetDone(status);
+  Prune();
+}
+
+void UpdateRecords::SetNote(const std::string& note) {
+  for (auto& [number, entry] : entries_) entry.record->SetNote(note);
+}
+
+void UpdateRecords::SetAllFree(const Status& status) {
+  for (auto& [number, entry] : entries_) entry.record->SetFree(status);
+}
+
+/// Of what is over only the newest may come up again: it may be held.
+void UpdateRecords::Prune() {
+  std::erase_if(entries_, [&](const auto& entry) {
+    return entry.first != entries_.rbegin()->first && entry.second.record->over();
+  });
 }
 
 }  // namespace weightcast::worker

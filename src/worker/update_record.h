@@ -1,25 +1,34 @@
 #pragma once
 
-#include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
+#include "worker/stream_gate.h"
 #include "worker/waiting.h"
 
 namespace weightcast::worker {
 
-/// What is known of one published version: written by the worker's loop, waited for by the user. Thread safe.
-class UpdateRecord {
+/// What Publish returns: what is known of one version, written by the worker's loop, waited for by the user.
+/// Thread safe.
+class UpdateRecord final : public Update {
  public:
-  UpdateRecord(Version version, Interrupted interrupted, Patience patience)
-      : version_(version), interrupted_(std::move(interrupted)), patience_(std::move(patience)) {}
+  /// They may outlive the worker.
+  struct Calls {
+    std::function<void()> cancel;
+    std::function<void(const Status&)> give_up;  ///< There is no controller; SetFree and SetDone follow.
+    std::function<Result<std::string>(TimePoint)> explain;
+  };
+  UpdateRecord(Version version, Interrupted interrupted, Patience patience, Calls calls)
+      : version_(version),
+        interrupted_(std::move(interrupted)),
+        patience_(std::move(patience)),
+        calls_(std::move(calls)) {}
 
-  [[nodiscard]] Version version() const { return version_; }
   /// The first word counts, of each.
   void SetFree(Status status);
   void SetDone(Result<UpdateStats> outcome, std::vector<EngineStats> engines = {});
@@ -27,41 +36,62 @@ class UpdateRecord {
   void SetHeld();
   [[nodiscard]] bool over() const;
   /// Something that a time-out should mention: who is lost.
-  void SetNote(std::string note);
+  void SetNote(const std::string& note);
 
-  /// `give_up`: ends the update, as there is no controller; SetFree and SetDone follow.
-  using GiveUp = std::function<void(const Status&)>;
-  Status WaitFree(TimePoint deadline, const GiveUp& give_up);
-  Result<UpdateStats> WaitDone(TimePoint deadline, const GiveUp& give_up);
-  [[nodiscard]] std::vector<EngineStats> Engines() const;
+  [[nodiscard]] Version version() const override { return version_; }
+  Status WaitSources(TimePoint deadline) override;
+  Result<UpdateStats> Wait(TimePoint deadline) override;
+  [[nodiscard]] std::vector<EngineStats> Engines() const override;
+  [[nodiscard]] Result<std::string> Explain(TimePoint deadline) const override {
+    return calls_.explain(deadline);
+  }
+  void Cancel() override { calls_.cancel(); }
 
  private:
+  struct Told {
+    std::optional<Status> free;
+    std::optional<Result<UpdateStats>> done;
+    std::vector<EngineStats> engines;
+    std::string note;
+  };
   template <typename Done>
-  Woken Wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const GiveUp& give_up, const Done& done);
+  Woken WaitUntil(TimePoint deadline, const Done& done);
   [[nodiscard]] Status NotYet(Woken woken, const char* what, const char* advice) const;
 
   const Version version_;
   const Interrupted interrupted_;
   const Patience patience_;
+  const Calls calls_;
   const OwnProcess process_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<Status> free_;
-  std::optional<Result<UpdateStats>> done_;
-  std::vector<EngineStats> engines_;
-  std::string note_;
+  Shared<Told> told_;
 };
 
-/// The controller's word as the user gets it. Done's reason where the policy is not met.
-Result<UpdateStats> StatsOf(const protocol::Done& done);
+/// Those of a trainer that are not over, and the newest, each with what must be over before it is sent. The
+/// loop's.
+class UpdateRecords {
+ public:
+  /// `gate`: null if nothing must be. False if there is one of this number.
+  bool Add(int64_t number, std::shared_ptr<UpdateRecord> record, std::shared_ptr<const StreamGate> gate);
+  void Remove(int64_t number) { entries_.erase(number); }
+  [[nodiscard]] std::shared_ptr<const StreamGate> GateOf(int64_t number) const;
 
-std::vector<EngineStats> EnginesOf(const protocol::Done& done);
+  // Nothing happens where there is none.
+  void SetHeld(int64_t number);
+  void SetFree(int64_t number, const Status& status);
+  /// The controller's word, or `status` without one.
+  void SetDone(int64_t number, const Status& status, const std::optional<protocol::Done>& done);
+  // Of all.
+  void SetNote(const std::string& note);
+  void SetAllFree(const Status& status);
 
-/// Update::Explain, of a worker that may have been closed.
-using Explainer = std::function<Result<std::string>(TimePoint)>;
+ private:
+  struct Entry {
+    std::shared_ptr<UpdateRecord> record;
+    std::shared_ptr<const StreamGate> gate;
+  };
+  void Prune();
 
-/// What Publish returns. `cancel` and `give_up` may outlive the worker.
-std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                                   UpdateRecord::GiveUp give_up, Explainer explain);
+  std::map<int64_t, Entry> entries_;
+};
 
 }  // namespace weightcast::worker

@@ -55,31 +55,55 @@ struct Patience {
 /// What ends a wait before what it waits for.
 struct Limits {
   TimePoint deadline;
-  Interrupted interrupted;
-  Patience patience;
+  Interrupted interrupted = {};
+  Patience patience = {};
   TimePoint start = Clock::now();
 };
 
-/// Waits until `done`, which is looked at under `lock`. `interrupted` is called without the lock.
-template <typename Done>
-Woken WaitUntil(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Limits& limits,
-                const Done& done) {
-  constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
-  while (true) {
-    TimePoint look = std::min(limits.deadline, limits.patience.EndFor(limits.start));
-    if (limits.interrupted) look = std::min(look, Clock::now() + kBetweenLooks);
-    if (changed.wait_until(lock, look, done)) return Woken::kDone;
-    if (limits.interrupted) {
-      lock.unlock();
-      const bool stop = limits.interrupted();
-      lock.lock();
-      if (done()) return Woken::kDone;
-      if (stop) return Woken::kInterrupted;
-    }
-    if (Clock::now() >= limits.deadline) return Woken::kDeadline;
-    if (limits.patience.OverFor(limits.start)) return Woken::kAway;
+/// A value that some threads change and others read, or wait for.
+template <typename Value>
+class Shared {
+ public:
+  /// Wakes those who wait. What `change` returns.
+  template <typename Function>
+  auto Change(const Function& change) {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();  // They look when the lock is free.
+    return change(value_);
   }
-}
+  template <typename Function>
+  auto Read(const Function& read) const {
+    const std::lock_guard lock(mutex_);
+    return read(value_);
+  }
+  /// Waits until `done`, which may take what it waits for, returns true. `interrupted` is called without the
+  /// lock.
+  template <typename Done>
+  Woken Wait(const Limits& limits, const Done& done) {
+    constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
+    const auto is_done = [&] { return done(value_); };
+    std::unique_lock lock(mutex_);
+    while (true) {
+      TimePoint look = std::min(limits.deadline, limits.patience.EndFor(limits.start));
+      if (limits.interrupted) look = std::min(look, Clock::now() + kBetweenLooks);
+      if (changed_.wait_until(lock, look, is_done)) return Woken::kDone;
+      if (limits.interrupted) {
+        lock.unlock();
+        const bool stop = limits.interrupted();
+        lock.lock();
+        if (is_done()) return Woken::kDone;
+        if (stop) return Woken::kInterrupted;
+      }
+      if (Clock::now() >= limits.deadline) return Woken::kDeadline;
+      if (limits.patience.OverFor(limits.start)) return Woken::kAway;
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Value value_;
+};
 
 /// The reason of something else that ended, as a blocking call tells it: from a call kTimedOut means that its
 /// own time is over, and nothing else.

@@ -1,73 +1,8 @@
 #include "contract/child.h"
 
-#include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstdlib>
-
 #include "base/bytes.h"
 
 namespace weightcast::transport {
-
-void Channel::Send(std::string_view message) {
-  Require(
-      send(fd_.get(), message.data(), message.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(message.size()),
-      "the other process is gone");
-}
-
-std::string Channel::Receive() {
-  pollfd entry{.fd = fd_.get(), .events = POLLIN, .revents = 0};
-  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience).count();
-  Require(poll(&entry, 1, static_cast<int>(limit)) == 1, "the other process is silent");
-  std::array<char, 65536> buffer;
-  const ssize_t got = recv(fd_.get(), buffer.data(), buffer.size(), 0);
-  Require(got > 0, "the other process is gone");
-  return {buffer.data(), static_cast<size_t>(got)};
-}
-
-bool Channel::Readable() const {
-  pollfd entry{.fd = fd_.get(), .events = POLLIN, .revents = 0};
-  return poll(&entry, 1, 0) == 1;
-}
-
-Child::Child(const std::function<void(Channel&)>& body) {
-  std::array<int, 2> pair{};
-  Require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) == 0, "socketpair");
-  UniqueFd ours(pair[0]);
-  UniqueFd theirs(pair[1]);
-  pid_ = fork();
-  Require(pid_ >= 0, "fork");
-  if (pid_ == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ours.reset();
-    Channel channel(std::move(theirs));
-    body(channel);
-    _exit(0);
-  }
-  channel_ = Channel(std::move(ours));
-}
-
-Child::~Child() { Kill(); }
-
-void Child::Signal(int number) const { Require(kill(pid_, number) == 0, "kill"); }
-
-void Child::Stop() const {
-  Signal(SIGSTOP);
-  int status = 0;
-  Require(waitpid(pid_, &status, WUNTRACED) == pid_ && WIFSTOPPED(status), "the child has not stopped");
-}
-
-void Child::Kill() {
-  if (pid_ < 0) return;
-  kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
-  pid_ = -1;
-}
 
 Incarnation ConnectOver(Channel& channel, Side& side, LinkId link, Role role) {
   const auto deadline = Clock::now() + kPatience;

@@ -168,12 +168,11 @@ TEST_P(GrantTest, EverySignalOfManyArrives) {
 TEST_P(GrantTest, StaleSignalsAreDropped) {
   Open(kGrant);
   RevokeAndWait(kGrant);
-  const Completion done = Run(SignalOp(kGrant, 1));
-  Run(SignallingWrite(kGrant, 2, 64));
-  Run(SignalOp({.slot = 60, .id = 999}, 3));
+  EXPECT_EQ(Run(SignalOp(kGrant, 1)).code, Code::kFenced);
+  EXPECT_EQ(Run(SignallingWrite(kGrant, 2, 64)).code, Code::kFenced);
+  EXPECT_EQ(Run(SignalOp({.slot = 60, .id = 999}, 3)).code, Code::kFenced);
   PumpFor({&a, &b}, std::chrono::milliseconds(5));
   EXPECT_TRUE(b.signals.empty());
-  EXPECT_TRUE(done.code == Code::kFenced || done.code == Code::kOk);
 }
 
 TEST_P(GrantTest, ASlotServesAgainUnderANewId) {
@@ -240,14 +239,19 @@ TEST_P(GrantTest, AGrantOpensItsRangesAlone) {
 TEST_P(GrantTest, OtherGrantsGoOnWhenOneIsRevoked) {
   const GrantName other{.slot = 2, .id = 22};
   const TestMemory second = NewMemory(kSize);
+  Op to_second = WriteOp(0, 0, kSize, other);
+  to_second.remote = a.Import(Pair::kA, b.Register(second, Access::kGranted));
   Open(kGrant);
   Open(other);
   for (int i = 0; i < 4; ++i) a.Post(Pair::kA, 0, WriteOp(0, 0, kSize, kGrant));
-  const uint64_t kept = a.Post(Pair::kA, 0, WriteOp(0, 0, kSize, other));
+  const uint64_t kept = a.Post(Pair::kA, 0, to_second);
   RevokeAndWait(kGrant);
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
-  // A transport may give up the lane that was in the middle of the revoked bytes.
-  EXPECT_TRUE(a.completions[kept].code == Code::kOk || a.completions[kept].code == Code::kUnavailable);
+  const Code code = a.completions[kept].code;
+  // Where nobody answers for a quarter of the lease, a target of verbs takes the lanes down.
+  if (code == Code::kUnavailable && factory().name.starts_with("verbs")) return;
+  EXPECT_EQ(code, Code::kOk);
+  EXPECT_TRUE(SameBytes(source.Read(), second.Read()));
 }
 
 /// Revokes at a random moment of a stream that never ends, then watches the memory.

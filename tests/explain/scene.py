@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 os.environ.setdefault("WC_TEST_BINARY", str(ROOT / "build" / "debug" / "weightcast"))
@@ -23,68 +22,14 @@ WORKER = os.environ.get(
 sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 from cli import Running, only_json, run  # noqa: E402
+from processes import Process  # noqa: E402
 
 SHAPE = (4, 1024, 1024)  # Tensors, rows, columns: 16 MB of float32.
 
 
-class Talking:
+def talking(*arguments: object, prefix: Iterable[str] = (), env: dict[str, str] | None = None) -> Process:
     """A worker that is told what to do."""
-
-    def __init__(self, *arguments: object, prefix: list[str], env: dict[str, str]) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as this object)
-        self.process = subprocess.Popen(
-            [*prefix, WORKER, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={**os.environ, **env},
-        )
-        self._lines: list[str] = []
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            with self._changed:
-                self._lines.append(line.strip())
-                self._changed.notify_all()
-        with self._changed:
-            self._lines.append("error it has ended")
-            self._changed.notify_all()
-
-    def say(self, text: str) -> None:
-        self.process.stdin.write(text + "\n")
-        self.process.stdin.flush()
-
-    def hear(self, text: str, timeout: float = 120) -> None:
-        """Waits for this line, and forgets those before it."""
-
-        def heard() -> bool:
-            errors = [line for line in self._lines if line.startswith("error")]
-            if errors:
-                self._errors.seek(0)
-                raise AssertionError(f"{errors[0]}; {self._errors.read()}")
-            return text in self._lines
-
-        with self._changed:
-            assert self._changed.wait_for(heard, timeout), f"not within {timeout} s: {text}; {self._lines}"
-            del self._lines[: self._lines.index(text) + 1]
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.wait(10)
-        self.process.stdin.close()
-        self._reader.join(10)
-        self.process.stdout.close()
-        self._errors.close()
+    return Process(*prefix, WORKER, *arguments, env=env, stdin=subprocess.PIPE)
 
 
 class Scene:
@@ -108,7 +53,7 @@ class Scene:
         self._env = {"WEIGHTCAST_TOKEN_FILE": str(token), **(settings or {})}
         self._inside = inside or {}
         self.number = 0
-        self.workers: dict[str, Talking] = {}
+        self.workers: dict[str, Process] = {}
         self.controller = Running(
             *["controller", "--listen", listen, "--min-engines", engines],
             prefix=self._inside.get("controller", []),
@@ -127,13 +72,13 @@ class Scene:
             raise
 
     def _start(self, name: str, *arguments: object) -> None:
-        self.workers[name] = Talking(*arguments, prefix=self._inside.get(name, []), env=self._env)
+        self.workers[name] = talking(*arguments, prefix=self._inside.get(name, []), env=self._env)
 
-    def of(self, role: str) -> list[Talking]:
+    def of(self, role: str) -> list[Process]:
         return [worker for name, worker in self.workers.items() if name.startswith(role)]
 
     def pid(self, name: str) -> int:
-        return self.controller.process.pid if name == "controller" else self.workers[name].pid
+        return (self.controller if name == "controller" else self.workers[name]).pid
 
     def begin(self, late: dict[str, int] | None = None) -> None:
         """`late`: milliseconds by which a trainer publishes later, or an engine comes later to the update."""
@@ -207,6 +152,5 @@ class Scene:
     def close(self) -> None:
         for worker in self.workers.values():
             worker.close()
-        self.controller.kill()
-        self.controller.process.stdout.close()
+        self.controller.close()
         self._folder.cleanup()

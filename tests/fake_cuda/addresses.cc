@@ -49,7 +49,8 @@ void Addresses::Forget(int client) {
 }
 
 void MapAt(uint64_t address, uint64_t length, int protection, int flags, int fd) {
-  const long mapped = syscall(SYS_mmap, address, length, protection, flags, fd, 0);
+  constexpr off_t kStart = 0;  // As wide as the call takes it: above an int lies what was in the register.
+  const long mapped = syscall(SYS_mmap, address, length, protection, flags, fd, kStart);
   if (mapped != static_cast<long>(address)) {
     Wrong("mmap", "address " + std::to_string(address) + " cannot be used: " + std::strerror(errno));
   }

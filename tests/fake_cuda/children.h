@@ -1,31 +1,19 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
-#include <thread>
 
+#include "child_process.h"
 #include "fake_cuda/host.h"
 #include "fake_cuda/socket.h"
 
 namespace weightcast::fake_cuda {
 
-inline bool Eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
+using test::Eventually;
 
 /// A folder for one machine. At its end the machine must have ended by itself, and left nothing.
 class Folder {
@@ -71,46 +59,18 @@ class Wire {
   int socket_;
 };
 
-/// A process that runs a function. Make it before this process joins a machine: CUDA does not go on after
-/// fork.
-class Child {
+/// A process that runs a function, and must end well unless it is killed. Make it before this process joins a
+/// machine: CUDA does not go on after fork.
+class Child : public test::Child {
  public:
-  explicit Child(const std::function<void(const Wire&)>& run) {
-    int sockets[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      close(sockets[0]);
-      run(Wire(sockets[1]));
-      _exit(testing::Test::HasFailure() ? 1 : 0);
-    }
-    close(sockets[1]);
-    socket_ = sockets[0];
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    EXPECT_TRUE(pid_ == 0 || Wait() == 0) << "the child failed";
-    close(socket_);
-  }
+  explicit Child(const std::function<void(const Wire&)>& run)
+      : test::Child([&run](const test::Channel& channel) {
+          run(Wire(channel.fd()));
+          return testing::Test::HasFailure() ? 1 : 0;
+        }) {}
+  ~Child() { EXPECT_TRUE(!alive() || Wait() == 0) << "the child failed"; }
 
-  [[nodiscard]] Wire wire() const { return Wire(socket_); }
-  [[nodiscard]] int pid() const { return pid_; }
-  void Kill() {
-    kill(pid_, SIGKILL);
-    Wait();
-  }
-  /// Its exit code; minus the signal that ended it.
-  int Wait() {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
- private:
-  int pid_ = 0;
-  int socket_ = -1;
+  [[nodiscard]] Wire wire() { return Wire(channel().fd()); }
 };
 
 }  // namespace weightcast::fake_cuda

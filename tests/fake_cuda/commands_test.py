@@ -10,6 +10,8 @@ from pathlib import Path
 
 from demo_test import BINARY, LIBRARY, write_model
 
+from processes import Process
+
 GPUS = 4
 MODEL = 5 << 20  # Bytes; write_model's has more. What else lies on a GPU has less.
 
@@ -64,19 +66,10 @@ class CommandsTest(unittest.TestCase):
         cls.machine.close()
         cls.folder.cleanup()
 
-    def start(self, *arguments: object) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [BINARY, *map(str, arguments)], env=self.machine.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
+    def start(self, *arguments: object) -> Process:
+        process = Process(BINARY, *arguments, environment=self.machine.environment)
+        self.addCleanup(process.close)
         return process
-
-    def line(self, process: subprocess.Popen) -> str:
-        line = process.stdout.readline()
-        self.assertTrue(line, "it has ended" if process.poll() is None else process.stderr.read()[-3000:])
-        return line.strip()
 
     def refused(self, *arguments: object) -> str:
         done = subprocess.run(
@@ -94,13 +87,13 @@ class CommandsTest(unittest.TestCase):
                 checkpoint.mkdir(parents=True)
                 write_model(checkpoint / "model.safetensors")
             controller = self.start("controller", "--listen", "127.0.0.1:0")
-            place = ["--controller", self.line(controller).removeprefix("listening at ")]
+            place = ["--controller", controller.line(120).removeprefix("listening at ")]
             watch = ["--checkpoint", f"{folder}/run", "--watch"]
             sender = self.start("trainer", *place, *watch, "--exit-after", "1", *trainer)
             output = ["--like", f"{folder}/run/step-1", "--output", f"{folder}/out"]
             receiver = self.start("inference", *place, "--engine", "e", *output, *engine)
-            self.assertIn("version ", self.line(receiver))
-            self.assertIn("version 2 committed", self.line(sender))
+            self.assertIn("version ", receiver.line(120))
+            self.assertIn("version 2 committed", sender.line(120))
             (written,) = Path(folder).glob("out/e/*/*.safetensors")
             sent = Path(folder) / "run" / "step-2" / "model.safetensors"
             self.assertEqual(written.read_bytes(), sent.read_bytes())
@@ -118,19 +111,19 @@ class CommandsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder) / "model.safetensors")
             controller = self.start("controller", "--listen", "127.0.0.1:0")
-            place = ["--controller", self.line(controller).removeprefix("listening at ")]
+            place = ["--controller", controller.line(120).removeprefix("listening at ")]
             on = ["--memory", "cuda", "--device"]
             sender = self.start("trainer", *place, "--checkpoint", folder, *on, "3")
             receiver = self.start("inference", *place, "--engine", "e", "--like", folder, *on, "1")
-            self.assertIn("version 1", self.line(receiver))
-            self.assertIn("version 1 committed", self.line(sender))
+            self.assertIn("version 1", receiver.line(120))
+            self.assertIn("version 1 committed", sender.line(120))
             self.assertEqual(self.machine.with_weights(), {1, 3})
 
     def test_checksums_of_gpu_memory_are_refused_with_what_to_do(self):
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder) / "model.safetensors")
             controller = self.start("controller", "--listen", "127.0.0.1:0")
-            place = ["--controller", self.line(controller).removeprefix("listening at ")]
+            place = ["--controller", controller.line(120).removeprefix("listening at ")]
             trainer = ["trainer", *place, "--checkpoint", folder, "--memory", "cuda"]
             advice = "and compare to 1"
             self.assertIn(advice, self.refused(*trainer, "--checksum", "1"))
@@ -143,10 +136,11 @@ class CommandsTest(unittest.TestCase):
             chosen = ["--memory", "cuda", "--trainer-devices", "3", "--inference-devices", "1,2"]
             process = self.start("demo", "--versions", "3", "--checkpoint", folder, *chosen)
             seen: set[int] = set()
-            while process.poll() is None:
+            while process.running():
                 seen |= self.machine.with_weights()
-            self.assertEqual(process.returncode, 0)
-            self.assertIn("bit-exact", process.stdout.read())
+            done = process.end()
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("bit-exact", done.stdout)
             self.assertEqual(seen, {1, 2, 3})
 
     def test_refusals(self):

@@ -1,12 +1,12 @@
 // Each thing that a program must not do ends it with a sentence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
 #include <thread>
 
+#include "child_process.h"
 #include "fake_cuda/host.h"
 
 namespace weightcast::fake_cuda {
@@ -105,11 +105,11 @@ TEST(FakeCudaStrictDeathTest, ACallAfterFork) {
   EXPECT_DEATH(
       {
         Host host;
-        const pid_t child = fork();
-        if (child == 0) host.Alloc(100);
-        int status = 0;
-        waitpid(child, &status, 0);
-        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) abort();
+        test::Process child = test::Process::Fork([&] {
+          host.Alloc(100);
+          return 0;
+        });
+        if (child.Wait() == 256 + SIGABRT) abort();
         _exit(0);
       },
       "fake_cuda: cuMemAlloc: called in a child after fork");

@@ -167,8 +167,7 @@ class FrozenTrainer(JobTest):
 
     def check_goes_on_without_frozen(self, job: Job) -> None:
         """The one that was frozen may have ended: another holds its rank."""
-        del job.processes["frozen"].process.stdout  # Closed with the object.
-        job.processes.pop("frozen").kill()
+        job.processes.pop("frozen").close()
         self.check_goes_on(job)
 
     def test_with_a_spare_buffer_the_engine_takes_another_one(self) -> None:

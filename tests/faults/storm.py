@@ -294,7 +294,7 @@ class Storm:
             if status is None:
                 continue
             self.note_end(name, one, status)
-            one.running.process.stdout.close()
+            one.running.close()
             one.start()
 
     def note_end(self, name: str, one: Supervised, status: int) -> None:

@@ -12,7 +12,6 @@ class Writer : public protocol::FieldHash<Writer> {
     (*this)(p.run, p.number, p.hold, p.cancelled, p.release, p.free, p.done, p.outcome);
   }
   void Add(const worker::Sending& s) { (*this)(s.update, s.number, s.destination, s.part, s.quiet); }
-  void Add(const worker::Giving& g) { (*this)(g.update, g.destination, g.part, g.quiet); }
 };
 
 /// Of a message: who may say it, which of those it is, and all its members.
@@ -42,7 +41,7 @@ uint64_t Fingerprint(const worker::InferenceState& s) {
 
 uint64_t Fingerprint(const worker::PeerSourceState& s) {
   Writer writer;
-  writer(s.ended, s.term, s.epoch, s.prepared, s.givings);
+  writer(s.ended, s.term, s.epoch, s.prepared, s.sendings);
   return writer.Hash();
 }
 

@@ -128,7 +128,7 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
             using T = std::decay_t<decltype(m)>;
             if constexpr (std::is_same_v<T, protocol::Start>) return worker::OrderOf(m, m.grants.at(0));
             if constexpr (std::is_constructible_v<worker::TrainerEvent, decltype(m)>) return m;
-            return worker::TrainerPrepared{~uint32_t{0}};  // Not for a trainer: nothing happens.
+            return worker::SendPlanReady{~uint32_t{0}};  // Not for a trainer: nothing happens.
           },
           std::get<ControllerMessage>(messages_[arg].value));
     case In::kPlan: {
@@ -136,9 +136,9 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
       return worker::TrainerPlanArrived{plan.epoch, plan.run};
     }
     case In::kPlanReady:
-      return worker::TrainerPrepared{arg};
+      return worker::SendPlanReady{arg};
     case In::kPlanFailed:
-      return worker::TrainerPlanFailed{arg & 0xffff, kPath, int64_t{destination}};
+      return worker::SendPlanFailed{arg & 0xffff, kPath, int64_t{destination}};
     case In::kRegister:
       return worker::TrainerRegisterCalled{};
     case In::kSendEnded:
@@ -155,7 +155,7 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
     case In::kCancel:
       return worker::CancelCalled{arg};
     default:
-      return worker::TrainerEnded{kEnd};
+      return worker::SessionEnded{kEnd};
   }
 }
 
@@ -171,15 +171,15 @@ worker::PeerSourceEvent Machines::PeerSourceEvent(In kind, uint32_t arg) const {
       return std::visit(
           [](const auto& m) -> worker::PeerSourceEvent {
             if constexpr (std::is_constructible_v<worker::PeerSourceEvent, decltype(m)>) return m;
-            return worker::PeerSourcePrepared{~uint32_t{0}};  // Not for a peer source: nothing happens.
+            return worker::SendPlanReady{~uint32_t{0}};  // Not for a peer source: nothing happens.
           },
           message(arg));
     case In::kPlan:
       return worker::PeerSourcePlanArrived{std::get<protocol::Plan>(message(arg)).epoch};
     case In::kPlanReady:
-      return worker::PeerSourcePrepared{arg};
+      return worker::SendPlanReady{arg};
     case In::kPlanFailed:
-      return worker::PeerSourcePlanFailed{arg & 0xffff, kPath, int64_t{destination}};
+      return worker::SendPlanFailed{arg & 0xffff, kPath, int64_t{destination}};
     case In::kGive: {
       const auto& [start, held] = gives_[arg];
       const auto& told = std::get<protocol::Start>(message(start));
@@ -195,7 +195,7 @@ worker::PeerSourceEvent Machines::PeerSourceEvent(In kind, uint32_t arg) const {
     case In::kSendFenced:
       return worker::SendFenced{of(), destination, part};
     default:
-      return worker::PeerSourceEnded{};
+      return worker::SessionEnded{};
   }
 }
 

@@ -14,6 +14,7 @@ import sys
 RANK = "src/worker/inference_machine.cc"
 TRAINER = "src/worker/trainer_machine.cc"
 CALLS = "src/worker/inference_calls.cc"
+RANK_UPDATE = "src/worker/inference_update.cc"
 PEER_SOURCE = "src/worker/peer_source_machine.cc"
 ENGINES = "src/control/engine_rule.cc"
 RANKS = "src/control/rank_rule.cc"
@@ -30,23 +31,23 @@ MISTAKES = [
     (
         "no_fence",
         RANK,
-        "  s_.step = Step::kFencing;\n  Do(RevokeGrants{arrived.update});",
-        "  BecomeReady();",
+        "    s_.step = Step::kFencing;\n    t_.Do(RevokeGrants{arrived.update});",
+        "    update_.BecomeReady();",
         "grant",
         "deep_in_place",
     ),
     (
         "quarantine_skipped",
-        RANK,
-        "      s_.step = Step::kAborting;\n      return Do(RevokeGrants{s_.update});\n"
+        RANK_UPDATE,
+        "      s_.step = Step::kAborting;\n      return t_.Do(RevokeGrants{s_.update});\n"
         "    case Step::kFencing:",
-        "      Do(RevokeGrants{s_.update});\n      return CompleteAbort();\n    case Step::kFencing:",
+        "      t_.Do(RevokeGrants{s_.update});\n      return CompleteAbort();\n    case Step::kFencing:",
         "grant",
         "deep_in_place timeouts=1",
     ),
     (
         "grant_before_pause",
-        RANK,
+        RANK_UPDATE,
         "s_.landing == Landing::kShadow || (s_.user == UserPhase::kBegun && taken_over);",
         "taken_over;",
         "grant",
@@ -54,7 +55,7 @@ MISTAKES = [
     ),
     (
         "served_while_granted",
-        RANK,
+        RANK_UPDATE,
         "  if (s_.landing == Landing::kInPlace) s_.served = {};\n",
         "",
         "grant",
@@ -71,17 +72,18 @@ MISTAKES = [
     (
         "a_refused_switch_counts",
         RANK,
-        "  if (run.status.ok()) return Switched();\n",
-        "  return Switched();\n",
+        "  if (run.status.ok()) return update_.Switched();\n",
+        "  return update_.Switched();\n",
         "two steps",
         "deep_loader",
     ),
     (
         "a_refusal_comes_after_the_copy",
         RANK,
-        "  if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace || run.changed;\n"
-        "  if (s_.abort) return CompleteAbort();",
-        "  s_.touched = s_.landing == Landing::kInPlace;\n  if (s_.abort) return CompleteAbort();",
+        "    if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace || run.changed;\n"
+        "    if (s_.abort) return update_.CompleteAbort();",
+        "    s_.touched = s_.landing == Landing::kInPlace;\n"
+        "    if (s_.abort) return update_.CompleteAbort();",
         "mixture",
         "deep_loader ranks=1 search=departures timeouts=1",
     ),
@@ -141,7 +143,7 @@ MISTAKES = [
     ),
     (
         "next_part_granted_before_it_is_handed_on",
-        RANK,
+        RANK_UPDATE,
         "  if (s_.call == UserCall::kReceive) HandOver();\n",
         "  if (s_.call == UserCall::kReceive) HandOver();\n  s_.handover = Handover::kNone;\n  TryOpen();\n",
         "parts",
@@ -200,7 +202,7 @@ MISTAKES = [
     ),
     (
         "served_at_the_switch",
-        RANK,
+        RANK_UPDATE,
         "  s_.step = Step::kCommitted;\n  s_.state = EngineState::kCommitted;",
         "  s_.step = Step::kCommitted;\n  s_.served = s_.version;\n  s_.state = EngineState::kCommitted;",
         "mixture",
@@ -208,7 +210,7 @@ MISTAKES = [
     ),
     (
         "copy_while_the_engine_runs",
-        RANK,
+        RANK_UPDATE,
         "if (s_.step != Step::kReady || !s_.commit || !waiting || s_.user != UserPhase::kBegun) return;",
         "if (s_.step != Step::kReady || !s_.commit || (waiting && s_.user != UserPhase::kBegun)) return;",
         "mixture",
@@ -216,7 +218,7 @@ MISTAKES = [
     ),
     (
         "old_version_after_an_abort",
-        RANK,
+        RANK_UPDATE,
         "const bool lost = s_.touched;",
         "const bool lost = false;",
         "mixture",
@@ -241,8 +243,8 @@ MISTAKES = [
     (
         "commit_of_another_attempt",
         RANK,
-        "if (!IsCurrent(commit.update, Step::kReady) || !IsLastPart()) return;",
-        "if (s_.step != Step::kReady || !IsLastPart()) return;",
+        "if (!s_.IsCurrent(commit.update, Step::kReady) || !s_.IsLastPart()) return;",
+        "if (s_.step != Step::kReady || !s_.IsLastPart()) return;",
         "two steps",
         "deep_shadow stragglers=1",
     ),
@@ -266,7 +268,7 @@ MISTAKES = [
     (
         "no_attempt_check_at_the_rank",
         RANK,
-        "if (!IsCurrent(serve.update, Step::kCommitted)) return;",
+        "if (!s_.IsCurrent(serve.update, Step::kCommitted)) return;",
         "if (s_.step != Step::kCommitted || s_.update.epoch != serve.update.epoch) return;",
         "mixture",
         "deep_shadow stragglers=1",
@@ -308,7 +310,7 @@ MISTAKES = [
     ),
     (
         "holds_a_spare_buffer_that_was_granted_again",
-        RANK,
+        RANK_UPDATE,
         "  s_.landed = {};\n  s_.state = EngineState::kUpdating;",
         "  s_.state = EngineState::kUpdating;",
         "given",
@@ -318,13 +320,13 @@ MISTAKES = [
         "memory_taken_back_before_the_fence",
         PEER_SOURCE,
         "  if (!reclaimed.leaves) return;\n",
-        "  s_.givings.clear();\n  if (!reclaimed.leaves) return;\n",
+        "  s_.sendings.clear();\n  if (!reclaimed.leaves) return;\n",
         "given",
         "late_shadow live_every=0",
     ),
     (
         "granted_while_others_read",
-        RANK,
+        RANK_UPDATE,
         "  if (s_.lent) {  // Nobody may read what is being written.",
         "  if (s_.lent && s_.landing == Landing::kInPlace) {",
         "given",
@@ -379,7 +381,7 @@ MISTAKES = [
     # Ends.
     (
         "wait_cut_short_stays_begun",
-        RANK,
+        RANK_UPDATE,
         "std::exchange(s_.cut_short, false) ? UserPhase::kOutside : UserPhase::kBegun;",
         "UserPhase::kBegun;",
         "liveness",
@@ -396,14 +398,14 @@ MISTAKES = [
     (
         "abort_forgotten_when_the_memory_is_free",
         RANK,
-        "  if (s_.step == Step::kAborting && s_.fenced && !s_.uncertain) return CompleteAbort();\n",
+        "  if (s_.step == Step::kAborting && s_.fenced && !s_.uncertain) return update_.CompleteAbort();\n",
         "",
         "liveness",
         "peers_in_place together=1 paths=1 cancels=1 search=departures live_every=1",
     ),
     (
         "abort_forgotten_when_it_is_told_late",
-        RANK,
+        RANK_UPDATE,
         "return s_.fenced ? CompleteAbort() : void();",
         "return;",
         "liveness",
@@ -412,7 +414,7 @@ MISTAKES = [
     (
         "abort_forgotten_when_the_fence_is_late",
         RANK,
-        "return s_.uncertain ? void() : CompleteAbort();",
+        "return s_.uncertain ? void() : update_.CompleteAbort();",
         "return;",
         "liveness",
         "deep_in_place timeouts=1 search=departures",

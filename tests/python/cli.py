@@ -3,14 +3,12 @@
 import json
 import os
 import pathlib
-import select
-import signal
 import struct
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterable
 from typing import Any
+
+from processes import Process
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = pathlib.Path(os.environ.get("WC_TEST_BINARY", ROOT / "build" / "weightcast"))
@@ -43,51 +41,11 @@ def fails(result: subprocess.CompletedProcess, *words: str) -> str:
     return errors[0]
 
 
-class Running:
-    """A command that stays; its standard output is read line by line."""
+class Running(Process):
+    """A command of the binary that stays."""
 
     def __init__(self, *arguments: object, prefix: Iterable[str] = (), env: dict[str, str] | None = None):
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as this object)
-        self.process = subprocess.Popen(
-            [*prefix, str(BINARY), *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**os.environ, **(env or {})},
-        )
-        self._seen = b""
-
-    def line(self, timeout: float = 30) -> str:
-        """The next line of its standard output."""
-        deadline = time.monotonic() + timeout
-        while b"\n" not in self._seen:
-            left = deadline - time.monotonic()
-            ready, _, _ = select.select([self.process.stdout], [], [], max(left, 0))
-            assert ready, f"no line within {timeout} s; so far {self._seen!r}"
-            part = os.read(self.process.stdout.fileno(), 65536)
-            assert part, f"it ended: {self.errors()}"
-            self._seen += part
-        first, self._seen = self._seen.split(b"\n", 1)
-        return first.decode()
-
-    def end(self, timeout: float = 30) -> subprocess.CompletedProcess:
-        """Waits for its end."""
-        out, _ = self.process.communicate(timeout=timeout)
-        text = (self._seen + out).decode()
-        return subprocess.CompletedProcess(self.process.args, self.process.returncode, text, self.errors())
-
-    def errors(self) -> str:
-        """Its standard error so far. The file's position is the child's."""
-        file = self._errors.fileno()
-        return os.pread(file, os.fstat(file).st_size, 0).decode()
-
-    def stop(self, number: int = signal.SIGTERM, timeout: float = 10) -> subprocess.CompletedProcess:
-        self.process.send_signal(number)
-        return self.end(timeout)
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
+        super().__init__(*prefix, BINARY, *arguments, env=env)
 
 
 def elements(shape: Iterable[int]) -> int:

@@ -1,53 +1,35 @@
 """Shared pieces of the Python tests: a controller, worker processes, and the binary."""
 
-import multiprocessing as mp
 import os
 import pathlib
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from processes import Child
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FAST = {"lease": 1, "connect_timeout": 5, "timeout": 20}
+# Their tests train models in many processes, for minutes: `make test-python TRAINING=only` or `TRAINING=no`.
+TRAINING = {
+    "test_ddp_gpt2_namespaces.py",
+    "test_ddp_gpt2_runs.py",
+    "test_ray.py",
+    "test_rl_checkpoint.py",
+    "test_rl_collectives.py",
+    "test_rl_disk_full.py",
+    "test_rl_launch.py",
+    "test_rl_learner.py",
+    "test_rl_loop.py",
+    "test_rl_namespaces.py",
+}
 
-_spawn = mp.get_context("spawn")
 
-
-def _call(function: Callable[..., Any], arguments: tuple[Any, ...], results: Any) -> None:
-    """Runs in the child; its outcome goes back whole, errors with their type's name."""
-    try:
-        results.put(("ok", function(*arguments)))
-    except BaseException as error:  # the parent decides what is expected
-        results.put((type(error).__name__, str(error) + "\n" + traceback.format_exc()))
-        sys.exit(1)
-
-
-class Child:
-    """A function running in a process of its own."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._results = _spawn.Queue()
-        self.process = _spawn.Process(target=_call, args=(function, arguments, self._results), daemon=True)
-        self.process.start()
-
-    def outcome(self, timeout: float = 60) -> tuple[str, Any]:
-        """("ok", value) or (exception name, text)."""
-        outcome = self._results.get(timeout=timeout)
-        self.process.join(timeout)
-        return outcome
-
-    def value(self, timeout: float = 60) -> Any:
-        kind, value = self.outcome(timeout)
-        assert kind == "ok", value
-        return value
-
-    def end(self) -> None:
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join(10)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in TRAINING:
+            item.add_marker(pytest.mark.training)
 
 
 @pytest.fixture

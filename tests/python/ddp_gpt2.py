@@ -3,14 +3,12 @@
 import os
 import pathlib
 import re
-import signal
 import socket
-import subprocess
 import sys
-import time
 from dataclasses import dataclass
 
 from conftest import ROOT
+from processes import Process
 
 FOLDER = ROOT / "examples" / "ddp_gpt2"
 PARAMETERS = 462_336  # Of --model simple.
@@ -65,49 +63,24 @@ def environment(**ours: object) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in ours.items()}}
 
 
-class Rank:
+class Rank(Process):
     """A process on this machine, or behind `prefix`; killed with the `with` block that it is in."""
 
     def __init__(self, log: pathlib.Path, *options: object, prefix: list[str] | None = None, **ours: object):
-        self.log, self.errors = log, log.with_suffix(".err")
-        command = [*(prefix or []), sys.executable, str(FOLDER / "train.py"), *map(str, options)]
-        with log.open("w") as out, self.errors.open("w") as err:
-            self._process = subprocess.Popen(command, env=environment(**ours), stdout=out, stderr=err)
+        command = [*(prefix or []), sys.executable, FOLDER / "train.py", *options]
+        super().__init__(*command, environment=environment(**ours), log=log)
 
     def wait_for(self, step: int) -> None:
         """Until it has printed the row of this step or a later one."""
-        deadline = time.monotonic() + PATIENCE
-        while max(rows(self.log.read_text()), default=0) < step:
-            assert self._process.poll() is None and time.monotonic() < deadline, self.said()
-            time.sleep(0.01)
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def end(self) -> int:
-        return self._process.wait(PATIENCE)
+        self.wait_until(lambda: max(rows(self.log.read_text()), default=0) >= step, PATIENCE)
 
     def good_end(self) -> str:
-        assert self.end() == 0, self.said()
+        assert self.wait(PATIENCE) == 0, self.said()
         return self.log.read_text()
 
     def failure(self) -> str:
         """The one line with which it has ended."""
-        assert self.end() == 1, self.said()
-        lines = [one for one in self.errors.read_text().splitlines() if not one.startswith("waiting for ")]
+        assert self.wait(PATIENCE) == 1, self.said()
+        lines = [one for one in self.errors().splitlines() if not one.startswith("waiting for ")]
         assert len(lines) == 1, self.said()
         return lines[0]
-
-    def said(self) -> str:
-        return f"exit code {self._process.poll()}\n{self.log.read_text()}{self.errors.read_text()}"
-
-    def __enter__(self) -> "Rank":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()

@@ -41,11 +41,13 @@ def test_help_has_an_example_and_every_setting(command):
     assert "--json" in result.stdout
 
 
-def test_top_help_lists_every_command_but_the_hidden_one():
+def test_help_lists_every_command_but_the_hidden_ones():
     text = run("--help").stdout
     for command in COMMANDS:
         assert f"\n  {command[0]} " in text
     assert "demo-worker" not in text
+    listed = set(re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.MULTILINE))
+    assert {"p2p", "update", "plan"} <= listed and not listed & {"floor", "connect", "register"}
 
 
 def test_version():

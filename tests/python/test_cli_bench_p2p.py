@@ -4,12 +4,12 @@ import json
 import os
 import pathlib
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from cli import BINARY, Running, fails, only_json, run
+from processes import Process, wait_until
 
 KEYS = ["transport", "memory", "op", "bytes", "iovs", "transfers", "gb_per_s", "p50_us", "p99_us"]
 TINY = ["--sizes", "13,3x7", "--milliseconds", 1]
@@ -35,13 +35,6 @@ def processes_of(session: int) -> list[str]:
         if int(its_session) == session and state != "Z":
             found.append(name)
     return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -170,19 +163,13 @@ def test_beyond_loopback_a_token_must_be_given(monkeypatch, tmp_path):
 def test_nothing_is_left_behind_when_it_is_killed(listener):
     running, address = listener
     command = [BINARY, "bench", "p2p", "--connect", address, "--pairs", "2", "--milliseconds", "60000"]
-    process = subprocess.Popen(
-        [*command, "--sizes", "8"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    process = Process(*command, "--sizes", "8", stdout=subprocess.DEVNULL, start_new_session=True)
     # Itself and a process of its own in each pair; as many at the listener, which it has forked.
-    children = pathlib.Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children")
     try:
         wait_until(lambda: len(processes_of(process.pid)) == 3 and len(children.read_text().split()) == 2)
     finally:
-        process.kill()
-        process.wait(10)
+        process.close()
     wait_until(lambda: not processes_of(process.pid))
 
     def serving() -> list[str]:
@@ -192,6 +179,6 @@ def test_nothing_is_left_behind_when_it_is_killed(listener):
             states.append(stat.rsplit(")", 1)[1].split()[0])
         return [state for state in states if state != "Z"]
 
-    wait_until(lambda: not serving(), 80)  # One that was not connected yet waits a minute for it.
+    wait_until(lambda: not serving(), timeout=80)  # One that was not connected yet waits a minute for it.
     # It goes on to serve.
     assert len(measured(*TINY, "--connect", address, "--ops", "write", "--memories", "any")) == 2

@@ -13,6 +13,7 @@ import xml.etree.ElementTree
 import pytest
 
 from cli import BINARY, FAST, Running, fails, only_json, run, write_checkpoint, write_safetensors
+from processes import wait_until
 
 GPT2_BYTES = 248_879_616
 
@@ -28,16 +29,6 @@ def children_of(pid: int) -> dict[str, int]:
         if match:
             found[f"{match[2]} {match[3]}"] = int(match[1])
     return found
-
-
-def wait_until(condition, seconds: float = 30):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 @pytest.fixture
@@ -155,9 +146,9 @@ def test_a_truncated_checkpoint_is_refused(tmp_path):
 def test_a_killed_process_is_named_and_the_others_end(victim):
     demo = Running("demo", "--versions", 1000, *FAST)
     try:
-        pid = wait_until(lambda: children_of(demo.process.pid).get(victim))
-        wait_until(lambda: "inference 1" in children_of(demo.process.pid))
-        others = children_of(demo.process.pid)
+        pid = wait_until(lambda: children_of(demo.pid).get(victim))
+        wait_until(lambda: "inference 1" in children_of(demo.pid))
+        others = children_of(demo.pid)
         time.sleep(1.0)  # Any moment will do; this one is amid the updates, or while they begin.
         os.kill(pid, signal.SIGKILL)
         result = demo.end(timeout=20)
@@ -172,21 +163,21 @@ def test_a_killed_process_is_named_and_the_others_end(victim):
 def test_ctrl_c_ends_it_quickly(small):
     demo = Running("demo", "--checkpoint", small, "--versions", 1_000_000)
     try:
-        wait_until(lambda: "inference 1" in children_of(demo.process.pid))
-        pids = children_of(demo.process.pid)
+        wait_until(lambda: "inference 1" in children_of(demo.pid))
+        pids = children_of(demo.pid)
         result = demo.stop(signal.SIGINT)
         assert result.returncode == 130
-        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids.values()), 10)
+        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids.values()))
     finally:
         demo.kill()
 
 
 def test_its_processes_die_with_it(small):
     demo = Running("demo", "--checkpoint", small, "--versions", 1_000_000)
-    wait_until(lambda: "inference 1" in children_of(demo.process.pid))
-    pids = children_of(demo.process.pid)
+    wait_until(lambda: "inference 1" in children_of(demo.pid))
+    pids = children_of(demo.pid)
     demo.kill()
-    wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids.values()), 10)
+    wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids.values()))
 
 
 def test_the_progress_bar_is_for_terminals(small):

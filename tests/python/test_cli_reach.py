@@ -4,13 +4,13 @@ import functools
 import pathlib
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from cli import Running, fails, only_json, run, write_checkpoint
 from netns import Network, make_network
+from processes import wait_until
 
 TENSORS = {f"layer.{i}.weight": ("BF16", [256, 1024]) for i in range(4)}  # 2 MiB
 PORT = 29750
@@ -117,13 +117,6 @@ def test_hosts_that_have_nothing_but_link_local_addresses(tmp_path, network, sta
     assert sink.line().startswith("version 1: ")
 
 
-def until(condition: Callable[[], bool], timeout: float = 20) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def write_hosts(path: pathlib.Path, *addresses: str) -> None:
     """In place: it is mounted over a worker's /etc/hosts."""
     with path.open("w") as file:
@@ -151,7 +144,7 @@ def test_workers_follow_a_controller_that_moves(tmp_path, network, start, folder
     if lost:  # What is sent to the old addresses is lost without a word.
         network.remove_address("controller", "10.99.0.1/24")
         network.remove_address("controller", "fd00:99::1/64")
-        until(lambda: LOST in network.run("controller", sys.executable, "-c", SCRAPE))
+        wait_until(lambda: LOST in network.run("controller", sys.executable, "-c", SCRAPE))
     else:
         at = f"tcp dport {PORT} reject with tcp reset"
         network.filter("controller", f"ip daddr 10.99.0.1 {at}", f"ip6 daddr fd00:99::1 {at}")
@@ -186,9 +179,9 @@ def test_a_second_controller_takes_over_from_one_that_was_stopped(tmp_path, netw
         network.limit("trainer0", 8)  # Two seconds for a version.
         before = network.counters("trainer0")
         write_checkpoint(folder / "step-2", seed=2, tensors=TENSORS)
-        until(lambda: network.moved("trainer0", before) > 300_000)
+        wait_until(lambda: network.moved("trainer0", before) > 300_000)
         assert network.moved("trainer0", before) < 2_000_000
-    first.process.send_signal(signal.SIGSTOP)
+    first.send_signal(signal.SIGSTOP)
     write_hosts(hosts, "10.99.0.2")
     second = start("second", *listen)
     second.line()
@@ -197,9 +190,9 @@ def test_a_second_controller_takes_over_from_one_that_was_stopped(tmp_path, netw
     assert sink.line().startswith("version 2: ")
 
     # The first goes on and finds its workers gone. What it still says is not heard.
-    first.process.send_signal(signal.SIGCONT)
+    first.send_signal(signal.SIGCONT)
     shown = functools.partial(workers_of, network, "first", f"127.0.0.1:{PORT}")
-    until(lambda: not any(worker["alive"] for worker in shown().values()))
+    wait_until(lambda: not any(worker["alive"] for worker in shown().values()))
     third = write_checkpoint(folder / "step-3", seed=3, tensors=TENSORS)
     assert sink.line().startswith("version 3: ")
     assert (tmp_path / "out" / "e" / "3" / "model.safetensors").read_bytes() == third

@@ -11,6 +11,7 @@ import pytest
 
 from cli import FAST, Running, fails, run, write_checkpoint
 from netns import Network, make_network
+from processes import Process
 
 HERE = pathlib.Path(__file__).resolve().parent
 TENSORS = {f"layer.{i}.weight": ("BF16", [1024, 1024]) for i in range(4)}  # 8 MiB
@@ -56,9 +57,9 @@ def seen_during_an_update(
         return [*where, "--bind", address.strip("[]"), *own]
 
     sniff = [*network.inside("trainer"), sys.executable, HERE / "sniffer.py", network.interfaces["trainer"]]
-    with subprocess.Popen(sniff, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sniffer:
+    with Process(*sniff, stdin=subprocess.PIPE) as sniffer:
         try:
-            assert sniffer.stdout.readline() == "ready\n"
+            sniffer.hear("ready")
             start("trainer", "controller", "--listen", f"{trainer}:{PORT}").line()
             source = ["--rank", 0, "--world-size", 1, "--checkpoint", tmp_path / "ckpt", "--version", 1]
             start("trainer", "trainer", *source, *data("trainer", trainer))
@@ -68,7 +69,7 @@ def seen_during_an_update(
         finally:
             for one in running:
                 one.kill()
-        out, _ = sniffer.communicate("")
+        out = sniffer.end().stdout
     return [Seen(*flow) for flow in json.loads(out)]
 
 

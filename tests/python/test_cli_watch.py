@@ -14,6 +14,7 @@ import pytest
 
 from cli import BINARY, Running, fails, only_json, run
 from netns import Network, make_network
+from processes import Process
 
 MIB = 1 << 20
 RECEIVE = """
@@ -54,11 +55,9 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def receiver(network: Network) -> Iterator[None]:
-    command = [*network.inside("receiver"), sys.executable, "-c", RECEIVE]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "listening\n"
+    with Process(*network.inside("receiver"), sys.executable, "-c", RECEIVE) as process:
+        process.hear("listening")
         yield
-        process.kill()
 
 
 def counts(step: dict, name: str) -> dict:
@@ -159,7 +158,7 @@ def test_a_request_to_end_is_passed_on():
     running = Running("watch", *MARKER, "--per-iteration", program)
     try:
         assert running.line() == "step 1"
-        running.process.send_signal(signal.SIGTERM)
+        running.send_signal(signal.SIGTERM)
         result = running.end()
     finally:
         running.kill()

@@ -1,6 +1,5 @@
 """Controller, trainers and inference ranks started by hand."""
 
-import contextlib
 import pathlib
 import subprocess
 import time
@@ -8,6 +7,7 @@ import time
 import pytest
 
 from cli import FAST, TINY, Running, fails, only_json, run, write_checkpoint, write_safetensors
+from processes import wait_until
 
 
 @pytest.fixture
@@ -58,13 +58,9 @@ def inference(address: str, engine: str, like: pathlib.Path, *more: object) -> l
     return ["inference", "--controller", address, "--engine", engine, "--like", like, *more]
 
 
-def wait_for(path: pathlib.Path, seconds: float = 30) -> bytes:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(FileNotFoundError):
-            return path.read_bytes()
-        time.sleep(0.02)
-    raise AssertionError(f"{path} did not appear")
+def wait_for(path: pathlib.Path) -> bytes:
+    wait_until(path.exists, f"{path} appears")
+    return path.read_bytes()
 
 
 @pytest.mark.parametrize("order", ["controller first", "controller last", "inference first"])
@@ -153,13 +149,13 @@ def test_info_shows_the_cluster(tmp_path, start, address):
     start(*trainer(address, 0, 1, tmp_path / "c"))
     sink = start(*inference(address, "rollout", tmp_path / "c"))
     assert sink.line() == "version 1: in memory"
-    deadline = time.monotonic() + 10
-    while True:
-        view = only_json(run("info", "--controller", address, "--json"))
-        engines = view["models"][0]["engines"]
-        if engines and engines[0]["state"] == "SERVING":
-            break
-        assert time.monotonic() < deadline, view
+
+    def view_of_it() -> dict | None:
+        shown = only_json(run("info", "--controller", address, "--json"))
+        return shown if [one["state"] for one in shown["models"][0]["engines"]] == ["SERVING"] else None
+
+    view = wait_until(view_of_it, "engine rollout serves", 10)
+    engines = view["models"][0]["engines"]
     assert engines[0]["name"] == "rollout"
     assert engines[0]["version"]["number"] == 1
     assert {worker["name"] for worker in view["models"][0]["workers"]} == {
@@ -193,12 +189,8 @@ def test_an_address_beyond_loopback_needs_a_token(monkeypatch):
     fails(run("controller", "--listen", "0.0.0.0:0", *FAST), "token")
 
 
-def says_that_it_waits(worker, timeout: float = 7) -> None:
-    deadline = time.monotonic() + timeout
-    while "no connection to the controller" not in worker.errors():
-        assert time.monotonic() < deadline
-        assert worker.process.poll() is None, worker.errors()
-        time.sleep(0.02)
+def says_that_it_waits(worker: Running) -> None:
+    worker.wait_until(lambda: "no connection to the controller" in worker.errors(), 7)
 
 
 def test_an_unreachable_controller(tmp_path, start):
@@ -359,13 +351,12 @@ def test_a_killed_process_is_heard_of(tmp_path, start, victim):
             assert one.stop().returncode == 0
         return
     name = "trainer 0" if victim == "trainer" else "engine e rank 0"
-    deadline = time.monotonic() + 7
-    while True:
+
+    def gone() -> bool:
         view = only_json(run("info", "--controller", address, "--json"))
-        gone = name not in [w["name"] for w in view["models"][0]["workers"]]
-        if gone:
-            break
-        assert time.monotonic() < deadline, view
+        return name not in [w["name"] for w in view["models"][0]["workers"]]
+
+    wait_until(gone, f"{name} is gone", 7)
     survivor = sink if victim == "trainer" else source
     result = survivor.stop()
     assert name in result.stderr, result.stderr

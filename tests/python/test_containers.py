@@ -9,9 +9,9 @@ import pytest
 
 import weightcast as wc
 from cli import Running
-from conftest import Child
 from container import CROSS_COPY, Container, contained
 from netns import Network, make_network
+from processes import Child
 
 TOKEN = "a-token-for-the-containers-of-a-test"
 CONTROLLER = "10.99.0.1:29750"

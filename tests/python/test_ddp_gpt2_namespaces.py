@@ -3,7 +3,6 @@
 import contextlib
 import pathlib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -23,6 +22,7 @@ from ddp_gpt2 import (  # noqa: E402
     weights,
 )
 from netns import Network, make_network  # noqa: E402
+from processes import Process  # noqa: E402
 
 STEPS, SAVE_EVERY = 40, 5
 ADDRESSES = {"host0": "10.97.0.1", "host1": "10.97.0.2"}
@@ -82,7 +82,6 @@ def test_loss_traffic_and_resumption(hosts: Hosts, tmp_path: pathlib.Path):
     second[0].wait_for(13)
     for one in second:
         one.kill()
-        one.end()
     last = [one.good_end() for one in hosts.start("last")]
 
     expected = losses(whole[0])
@@ -137,18 +136,17 @@ def test_torchrun_on_both_hosts(hosts: Hosts, tmp_path: pathlib.Path):
         command = [*hosts.network.inside(name), sys.executable, "-m", "torch.distributed.run", *launch]
         command += [str(FOLDER / "train.py"), "--model", "simple", "--steps", "3"]
         command += ["--checkpoint", str(tmp_path / name)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, env=environment(), **pipes))
+        started.append(Process(*command, environment=environment()))
     try:
         for process in started:
-            out, errors = process.communicate(timeout=PATIENCE)
-            assert process.returncode == 0, out + errors
+            done = process.end(PATIENCE)
+            out = done.stdout
+            assert done.returncode == 0, out + done.stderr
             assert list(rows(out)) == [1, 2, 3] and "over eth0" in out
             assert all(row.ratio == pytest.approx(1, abs=0.05) for row in rows(out).values())
     finally:
         for process in started:
-            process.kill()
-            process.wait()
+            process.close()
 
 
 def test_a_firewall_between_the_ranks(tmp_path: pathlib.Path):

@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -25,6 +24,7 @@ from ddp_gpt2 import (  # noqa: E402
     rows,
     weights,
 )
+from processes import wait_until  # noqa: E402
 
 STEPS, SAVE_EVERY = 20, 4
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
@@ -161,10 +161,7 @@ def test_a_rank_that_is_started_twice(runs: Runs):
     port = free_port()
     runs.rank(0, MASTER_PORT=port, world_size=3)
     twice = [runs.rank(1, MASTER_PORT=port, world_size=3) for _ in range(2)]
-    deadline = time.monotonic() + PATIENCE
-    while all(one.running() for one in twice):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not all(one.running() for one in twice), "one of them ends", PATIENCE)
     (second,) = [one for one in twice if not one.running()]
     assert second.failure() == "rank 1: RANK=1 was started twice: give each process a RANK of its own"
 
@@ -249,4 +246,4 @@ def test_checkpoints_that_cannot_be_used(runs: Runs, tmp_path: pathlib.Path):
 )
 def test_options_that_are_refused(runs: Runs, options: list[str], said: str):
     one = runs.rank(0, *options, MASTER_PORT=free_port())
-    assert one.end() == 2 and said in one.said()
+    assert one.wait(PATIENCE) == 2 and said in one.said()

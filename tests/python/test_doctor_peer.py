@@ -13,6 +13,7 @@ import pytest
 from cli import Running, fails, run
 from doctor_report import finding, troubles
 from netns import Network, make_network
+from processes import Process
 
 TOKEN = {"WEIGHTCAST_TOKEN": "5d0c1b7a9e3f48620d1c7b5a9e3f4862"}
 OTHER = {"WEIGHTCAST_TOKEN": "0f1e2d3c4b5a69788796a5b4c3d2e1f0"}
@@ -201,9 +202,7 @@ def test_a_second_tester_is_told_that_it_is_busy(network: Network, hosts: pathli
     command = ["doctor", "--json", "--peer", "node2", "--milliseconds", 2000]
     first = Running(*command, prefix=network.inside("node1", hosts), env=TOKEN)
     try:
-        deadline = time.monotonic() + 30
-        while "a test with 10.99.0.1 begins" not in server.errors() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        server.wait_until(lambda: "a test with 10.99.0.1 begins" in server.errors())
         busy = finding(peer(name="node3"), "reach.busy")
         assert "busy with a test with 10.99.0.1" in busy["evidence"]
         result = first.end(PATIENCE)
@@ -327,8 +326,7 @@ def test_bandwidth_beside_iperf3(network: Network, serve, peer):
     iperf = os.environ.get("IPERF3") or shutil.which("iperf3")
     if iperf is None:
         pytest.skip("no iperf3 on this machine (IPERF3 names one elsewhere)")
-    server = subprocess.Popen([*network.inside("node2"), iperf, "-s"], stdout=subprocess.DEVNULL)
-    try:
+    with Process(*network.inside("node2"), iperf, "-s", stdout=subprocess.DEVNULL):
         command = [*network.inside("node1"), iperf, "-J", "-c", "10.99.0.2", "-t", "3", "-O", "1"]
         for _ in range(20):
             client = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
@@ -336,9 +334,6 @@ def test_bandwidth_beside_iperf3(network: Network, serve, peer):
                 break
             print(client.stdout)
             time.sleep(0.2)  # Its server has not listened yet.
-    finally:
-        server.terminate()
-        server.wait(10)
     text = client.stdout
     theirs = json.loads(text)["end"]["sum_received"]["bits_per_second"] / 1e9
     serve()

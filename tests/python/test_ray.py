@@ -1,5 +1,6 @@
 """examples/ray_loop.py, with an inference actor whose process is killed."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from conftest import ROOT
+from processes import Process
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -55,13 +57,8 @@ class Run:
             "RAY_raylet_start_wait_time_s": "120",
         }  # fmt: skip
         (folder / "auth_token").write_text("ray-token-of-this-test-0123456789abcdef")
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "examples" / "ray_loop.py"), *flags],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
-            )
+        command = [sys.executable, ROOT / "examples" / "ray_loop.py", *flags]
+        self.process = Process(*command, env=environment, log=self.log, stderr=subprocess.STDOUT)
 
     def iterations(self) -> list[dict]:
         file = self.report / "iterations.jsonl"
@@ -72,11 +69,7 @@ class Run:
         return [int(one) for one in re.findall(rf"{engine} is process (\d+)", self.log.read_text())]
 
     def until(self, condition: Callable[[], Found], seconds: float = 120) -> Found:
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.1)
-        return found
+        return self.process.wait_until(condition, seconds)
 
 
 @pytest.fixture
@@ -84,12 +77,10 @@ def run(tmp_path: pathlib.Path) -> Iterator[Run]:
     started = Run(tmp_path)
     yield started
     started.go.touch()
-    if started.process.poll() is None:
-        started.process.send_signal(signal.SIGINT)  # Ray ends its own processes.
-        try:
-            started.process.wait(30)
-        except subprocess.TimeoutExpired:
-            started.process.kill()
+    if started.process.running():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            started.process.stop(signal.SIGINT, 30)  # Ray ends its own processes.
+    started.process.close()
 
 
 @pytest.mark.timeout(600)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import weightcast as wc
-from conftest import Child
+from processes import Child
 
 torch = pytest.importorskip("torch")
 dist = torch.distributed

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 
 from cli import BINARY, ROOT
 from netns import make_network
+from processes import Process
 
 LAUNCH = ROOT / "scripts" / "launch_all_nodes.sh"
 
@@ -43,19 +43,13 @@ class Launch:
         options = [] if logs is None else ["--logs", logs]
         command = [str(one) for one in (LAUNCH, *arguments, *options)]
         self.logs = logs
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=_environment(**environment),
-        )
+        self.process = Process(*command, environment=_environment(**environment))
 
     def end(self, timeout: float = 120) -> tuple[int, str, str]:
         """Exit status, standard output and error. Nothing that it made is left."""
-        out, err = self.process.communicate(timeout=timeout)
+        done = self.process.end(timeout)
         assert self.namespaces() == []
-        return self.process.returncode, out, err
+        return done.returncode, done.stdout, done.stderr
 
     def namespaces(self) -> list[str]:
         folder = pathlib.Path("/run/netns")
@@ -67,10 +61,7 @@ class Launch:
         return path.read_text() if path.exists() else ""
 
     def wait_for(self, name: str, text: str, timeout: float = 60) -> None:
-        deadline = time.monotonic() + timeout
-        while text not in self.log(name):
-            assert time.monotonic() < deadline and self.process.poll() is None, self.log(name)
-            time.sleep(0.1)
+        self.process.wait_until(lambda: text in self.log(name), timeout)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 
 from cli import BINARY, ROOT  # noqa: E402
 from netns import Network, make_network  # noqa: E402
+from processes import Process  # noqa: E402
 
 HOSTS = {name: f"10.98.0.{number}" for number, name in enumerate(("n0", "n1", "n2", "n3"), 1)}
 TRAINERS, CONTROLLER, INFERENCE = ("n0", "n1"), "n2", "n3"
@@ -65,7 +67,7 @@ class Cluster:
         folder.mkdir()
         self.folder = folder
         self.network = make_network()
-        self.running: list[tuple[str, subprocess.Popen]] = []
+        self.running: list[tuple[str, Process]] = []
         self.hosts, self.token = folder / "hosts", folder / "job.token"
         self.hosts.write_text("".join(f"{address} {name}\n" for name, address in HOSTS.items()))
         self.token.write_text("a-token-for-this-test-and-no-other\n")
@@ -86,8 +88,8 @@ class Cluster:
             if host in ending:
                 self._expect_good_end(host, process, deadline - time.monotonic())
         controller = self.running[0][1]
-        assert controller.poll() is None, self.logs()
-        controller.terminate()
+        assert controller.running(), self.logs()
+        controller.send_signal(signal.SIGTERM)
         self._expect_good_end(CONTROLLER, controller, 10)
         return {name: Moved.so_far(self.network, name) - moved for name, moved in before.items()}
 
@@ -101,11 +103,11 @@ class Cluster:
         }
         ours = {"PATH": path, "WEIGHTCAST_TOKEN_FILE": str(self.token), "OMP_NUM_THREADS": "1"}
         command = [*self.network.inside(host, self.hosts), *words]
-        with (self.folder / f"{host}-{len(self.running)}.log").open("w") as log:
-            process = subprocess.Popen(command, env={**kept, **ours}, stdout=log, stderr=log)
+        log = self.folder / f"{host}-{len(self.running)}.log"
+        process = Process(*command, environment={**kept, **ours}, log=log, stderr=subprocess.STDOUT)
         self.running.append((host, process))
 
-    def _expect_good_end(self, host: str, process: subprocess.Popen, timeout: float) -> None:
+    def _expect_good_end(self, host: str, process: Process, timeout: float) -> None:
         try:
             code: int | None = process.wait(max(timeout, 0.1))
         except subprocess.TimeoutExpired:
@@ -124,9 +126,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for _, process in self.running:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+            process.close()
         self.network.close()
 
 

@@ -20,6 +20,7 @@ pytest.importorskip("msgpack")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from processes import Process, memory_peak  # noqa: E402
 from rl_queues import a_queue, a_stranger, clients_of, come_in, framed, item, outcome, work  # noqa: E402
 from weightcast.rl.report import Report  # noqa: E402
 from weightcast.rl.rollout_client import RolloutClient  # noqa: E402
@@ -88,15 +89,10 @@ for one in threads: one.join()
 class Alone:
     """A queue in its process, and one engine in this."""
 
-    def __init__(self, folder: pathlib.Path, descriptors: int = 1024) -> None:
-        self._log = folder / "queue.log"
-        with self._log.open("w") as log:
-            command = [sys.executable, str(HERE / "rl_queue_alone.py"), str(LEASE), str(descriptors)]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
+    def __init__(self, descriptors: int = 1024) -> None:
+        command = [sys.executable, HERE / "rl_queue_alone.py", LEASE, descriptors]
+        self._process = Process(*command, stdin=subprocess.PIPE)
+        self.port = int(self._process.line(60))
         self.engine = self.join("engine")
 
     def join(self, name: str) -> RolloutClient:
@@ -117,21 +113,21 @@ class Alone:
 
     def memory(self) -> int:
         """The most that its process has had, in bytes."""
-        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) << 10
+        return memory_peak(self._process.pid)
 
     def log(self) -> list[str]:
-        return self._log.read_text().splitlines()
+        return self._process.errors().splitlines()
 
     def close(self) -> None:
         self.engine.close()
-        out, _ = self._process.communicate(timeout=PATIENCE)
-        assert (self._process.returncode, out.strip()) == (0, "ended"), self._log.read_text()
+        with self._process:
+            done = self._process.end(PATIENCE)
+            assert (done.returncode, done.stdout.strip()) == (0, "ended"), done.stderr
 
 
 @contextlib.contextmanager
-def alone(folder: pathlib.Path, descriptors: int = 1024) -> Iterator[Alone]:
-    made = Alone(folder, descriptors)
+def alone(descriptors: int = 1024) -> Iterator[Alone]:
+    made = Alone(descriptors)
     try:
         yield made
     finally:
@@ -139,32 +135,23 @@ def alone(folder: pathlib.Path, descriptors: int = 1024) -> Iterator[Alone]:
 
 
 @contextlib.contextmanager
-def an_attacker(port: int, how: str) -> Iterator[subprocess.Popen]:
+def an_attacker(port: int, how: str) -> Iterator[Process]:
     python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
     user = {"user": NOBODY} if os.geteuid() == 0 else {}
-    process = subprocess.Popen(
-        ["nice", "-n", "19", python, "-c", ATTACKER, str(port), str(FLOOD), how],
-        stdout=subprocess.PIPE,
-        cwd="/",
-        env={},
-        **user,
-    )
-    try:
-        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+    command = ["nice", "-n", "19", python, "-c", ATTACKER, port, FLOOD, how]
+    with Process(*command, environment={}, cwd="/", **user) as process:
+        process.hear("begun")
         yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.parametrize("how", ["flood", "trickle", "idle"])
-def test_work_goes_on_under_a_flood_of_strangers(tmp_path, how):
-    with alone(tmp_path, descriptors=256) as queue:
+def test_work_goes_on_under_a_flood_of_strangers(how):
+    with alone(descriptors=256) as queue:
         quiet = max(queue.seconds_of_an_item() for _ in range(20))
         memory, lines = queue.memory(), len(queue.log())
         seconds = []
         with an_attacker(queue.port, how) as attacker:
-            while attacker.poll() is None:
+            while attacker.running():
                 seconds.append(queue.seconds_of_an_item())
                 time.sleep(0.05)
         assert statistics.median(seconds) <= max(3 * quiet, 0.5) and max(seconds) < LEASE
@@ -175,8 +162,8 @@ def test_work_goes_on_under_a_flood_of_strangers(tmp_path, how):
         assert queue.seconds_of_an_item() < LEASE
 
 
-def test_a_new_engine_comes_in_while_places_are_full(tmp_path):
-    with alone(tmp_path) as queue, an_attacker(queue.port, "idle"):
+def test_a_new_engine_comes_in_while_places_are_full():
+    with alone() as queue, an_attacker(queue.port, "idle"):
         begin = time.monotonic()
         queue.join("another").close()
         assert time.monotonic() - begin < FLOOD

@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from processes import Process  # noqa: E402
 from weightcast.rl import run_trainer  # noqa: E402
 
 PATIENCE = 60
@@ -56,13 +56,8 @@ def test_trainer_0_says_why_it_ends_though_its_main_thread_waits_and_others_were
         "while True:\n"
         "    ctypes.CDLL(None).sleep(600)  # Ends early in the thread that the signal comes to.\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "waits\n"
-        process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-        process.wait()
-    assert "trainer 0 was told to stop (SIGTERM)" in said
-    assert process.returncode == 128 + signal.SIGTERM
+    with Process(sys.executable, "-c", script) as process:
+        process.hear("waits")
+        done = process.stop(timeout=PATIENCE)
+    assert "trainer 0 was told to stop (SIGTERM)" in done.stdout
+    assert done.returncode == 128 + signal.SIGTERM

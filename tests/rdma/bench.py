@@ -24,8 +24,10 @@ import time
 from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench"))
+sys.path += [str(ROOT / "bench"), str(ROOT / "tests" / "python")]
 from peers import Missing, nixl, python_peer, ucx  # noqa: E402
+
+from processes import Process  # noqa: E402
 
 PEERS = ROOT / "build" / "peers"
 SIZES = ["64K", "1M", "16M"]
@@ -48,10 +50,8 @@ def between(
     server: list[str], client: list[str], port: int, here: dict[str, str], there: dict[str, str]
 ) -> str:
     """What the client prints. The server is ended, if it does not end itself."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    started = subprocess.Popen(server, env={**os.environ, **there}, **quiet)
-    try:
-        ucx.wait_listening(port, started)
+    with Process(*server, env=there, stdout=subprocess.DEVNULL) as started:
+        ucx.wait_listening(port, started.process)
         done = subprocess.run(
             client, env={**os.environ, **here}, capture_output=True, text=True, timeout=RUN_SECONDS
         )
@@ -60,13 +60,6 @@ def between(
                 (done.stderr.strip() or done.stdout.strip() or f"ended with {done.returncode}")[-400:]
             )
         return done.stdout
-    finally:
-        started.terminate()
-        try:
-            started.wait(5)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
 
 
 def perftest(what: str, size: str, options: argparse.Namespace) -> Figures:

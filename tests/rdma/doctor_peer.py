@@ -6,11 +6,11 @@ rail 0 meets RDMA alone.
 """
 
 import contextlib
-import os
-import subprocess
 from collections.abc import Iterator
 
 from planted import ROOT, WEIGHTCAST, Report, expect, expect_only, planted, report_of, run
+
+from processes import Process
 
 TOKEN = {"WEIGHTCAST_TOKEN": "5d0c1b7a9e3f48620d1c7b5a9e3f4862"}
 RAILS = f"{ROOT}/tests/rdma/rails"
@@ -26,14 +26,10 @@ def host(name: str, before: str = ":") -> tuple[str, ...]:
 @contextlib.contextmanager
 def serving(nics: str, before: str) -> Iterator[None]:
     command = [*host("node2", before), WEIGHTCAST, "doctor", "--serve"]
-    environment = {**os.environ, **TOKEN, "WEIGHTCAST_NICS": nics}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stdout.readline()
-            expect(line.startswith("serving tests at "), f"it serves: {line}")
-            yield
-        finally:
-            server.terminate()
+    with Process(*command, env={**TOKEN, "WEIGHTCAST_NICS": nics}) as server:
+        line = server.line(300)
+        expect(line.startswith("serving tests at "), f"it serves: {line}")
+        yield
 
 
 def between(here: str = "rxe0", there: str = "rxe1", before: str = ":", before_there: str = ":") -> Report:

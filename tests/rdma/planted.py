@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "python"))  # For `processes`.
 WEIGHTCAST = os.environ.get("WC_TEST_BINARY", str(ROOT / "build" / "debug" / "weightcast"))
 REPORTS = pathlib.Path("/out/reports.jsonl")
 

@@ -127,17 +127,22 @@ TEST_F(RailTest, ATransferGoesOnWithoutARailAndTheRailComesBack) {
   auto write = linked.connection->Write({&piece, 1}, {});
   ASSERT_TRUE(write.ok());
   constexpr double kPackets = 256.0 * kMiB / 4096;
-  ASSERT_TRUE(Eventually([&] { return traffic.Of(2) > kPackets / 8; }));
+  ASSERT_TRUE(Eventually([&] { return traffic.Of(2) > kPackets / 16; }));
   const double sent = traffic.Of(0) + traffic.Of(2);
-  Rails("down 1");
+  // The command may end long after the wire is down: the emulated processors are busy with both wires.
+  const auto pulled = std::async(std::launch::async, [] { Rails("down 1"); });
+  ASSERT_TRUE(Eventually([] { return !IsActive(2); }));
   EXPECT_FALSE(write->ended()) << "was over before the wire was pulled";
   const double alone = traffic.Of(0);
+  const double of_pulled = traffic.Of(2);
   const Status status = write->Wait();
   const std::string warnings = testing::internal::GetCapturedStderr();
   ASSERT_TRUE(status.ok()) << status.ToString() << "\n" << warnings;
   linked.peer.Do("filled 1");
   EXPECT_LT(sent, kPackets * 3 / 4) << "the wire was pulled late";
-  EXPECT_GT(traffic.Of(0) - alone, kPackets / 8) << "the other one has not carried the rest";
+  // At least: some packets are sent again.
+  EXPECT_GE(traffic.Of(0) + of_pulled, kPackets) << "the other one has not carried the rest";
+  EXPECT_GT(traffic.Of(0), alone);
   EXPECT_EQ(Count(warnings, "rxe2: port 1 is not up; check cable and switch; going on without it"), 1U)
       << warnings;
   EXPECT_TRUE(Eventually([&] {
@@ -147,6 +152,7 @@ TEST_F(RailTest, ATransferGoesOnWithoutARailAndTheRailComesBack) {
   EXPECT_NE(linked.connection->Describe().find(" 2 lanes, to "), std::string::npos)
       << linked.connection->Describe();
 
+  pulled.wait();
   Rails("up 1");
   const TimePoint then = Clock::now();
   ASSERT_TRUE(Eventually([&] { return AllLanesUp(linked); })) << linked.connection->Describe();

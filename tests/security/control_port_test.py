@@ -118,11 +118,11 @@ class ControlPort(JobTest):
             watch = ["info", "--controller", job.address, "--watch"]
             watching = [Running(*watch) for _ in range(44)]
             # 48 of the descriptors are for streams, and 12 of those for workers alone; two are here.
-            wait_until(lambda: sum(one.process.poll() is not None for one in watching) >= 10, "ten end", 60)
+            wait_until(lambda: sum(not one.running() for one in watching) >= 10, "ten end", 60)
             for one in watching:
-                if one.process.poll() is not None:
+                if not one.running():
                     self.assertIn("raise its limit of open files", one.errors())
-            alive = [one for one in watching if one.process.poll() is None]
+            alive = [one for one in watching if one.running()]
             for one in alive:
                 self.assertIn("default", one.line())
             for one in alive[:4]:
@@ -131,8 +131,7 @@ class ControlPort(JobTest):
             job.start_engine("b")  # A new worker is heard, too.
             job.publish()
             for one in watching:
-                one.kill()
-                one.process.stdout.close()
+                one.close()
             wait_until(lambda: self.info(job).returncode == 0, "an answer to info")
             job.check_alive()
 

@@ -23,6 +23,7 @@ os.environ.setdefault("WC_TEST_BINARY", str(ROOT / "build" / "debug" / "weightca
 sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 from cli import Running, write_checkpoint  # noqa: E402
+from processes import memory_peak, wait_until  # noqa: E402
 
 # Time limits of seconds, so that a test of a failure takes seconds.
 QUICK = ["--lease=1", "--connect-timeout=5", "--timeout=20", "--commit-timeout=10"]
@@ -30,26 +31,6 @@ NOBODY = 65534
 MIB = 1 << 20
 # 4 MB: large enough to see where an update stands still, small enough for a debug build.
 WEIGHTS = {f"layer.{i}.weight": ("BF16", [512, 512]) for i in range(8)}
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout: float = 30) -> object:
-    """The first true value of `condition`."""
-    deadline = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what}")
-        time.sleep(0.005)
-
-
-def memory_peak(pid: int) -> int:
-    """The most bytes of memory that process `pid` has held so far (VmHWM)."""
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(f"process {pid} has ended")
 
 
 class Job:
@@ -163,8 +144,7 @@ class Job:
 
     def close(self) -> None:
         for one in self.processes.values():
-            one.kill()
-            one.process.stdout.close()
+            one.close()
         self._folder.cleanup()
 
 

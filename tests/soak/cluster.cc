@@ -2,10 +2,8 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,13 +26,6 @@ Board* MapBoard(const std::string& file) {
   ::close(fd);
   if (memory == MAP_FAILED) throw std::runtime_error("cannot map the board");
   return static_cast<Board*>(memory);
-}
-
-/// Without taking the end away: one that is retired is looked at again later.
-bool HasEnded(pid_t pid) {
-  siginfo_t info{};
-  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid == pid;
 }
 
 }  // namespace
@@ -65,11 +56,7 @@ Cluster::Cluster(int number, Setup setup, std::unique_ptr<Network> network)
 
 Cluster::~Cluster() {
   board_->stop = true;
-  for (Process& process : processes_) {
-    if (process.pid < 0) continue;
-    ::kill(process.pid, SIGKILL);
-    ::waitpid(process.pid, nullptr, 0);
-  }
+  for (Process& process : processes_) process.child.Kill();
   ::munmap(board_, sizeof(Board));
   ::unlink(file_.c_str());
   if (!keep_log_) ::unlink(StrCat(file_, ".log").c_str());
@@ -81,36 +68,23 @@ void Cluster::Start(size_t index) {
     words = {"/usr/bin/env", "WEIGHTCAST_CUDA_LIBRARY=" FAKE_CUDA_LIBRARY, machine_->Environment()};
   if (network_ != nullptr)
     words.insert(words.end(), {"/usr/bin/env", "ip", "netns", "exec", network_->NamespaceOf(index)});
-  char self[4096] = {};
-  if (::readlink("/proc/self/exe", self, sizeof self - 1) < 0) throw std::runtime_error("no /proc/self/exe");
-  words.insert(words.end(), {self, kMark, file_, std::to_string(index), setup_.controller,
+  words.insert(words.end(), {test::Process::Self(), kMark, file_, std::to_string(index), setup_.controller,
                              std::to_string(static_cast<int>(setup_.landing)),
                              std::to_string(static_cast<int>(setup_.holding)),
                              std::to_string(static_cast<int>(setup_.where))});
   auto settings = setup_.settings;
   if (network_ != nullptr) settings["bind"] = network_->AddressOf(index);
   for (const auto& [name, value] : settings) words.insert(words.end(), {name, value});
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, StrCat(file_, ".log").c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
   Process& process = processes_[index];
-  if (process.pid > 0) ::waitpid(process.pid, nullptr, 0);
   board_->process[index].stage = Stage::kStarting;
   board_->process[index].order = Order::kNone;
   board_->process[index].blocked = 0;
-  if (::posix_spawn(&process.pid, words.front().c_str(), &actions, nullptr, arguments.data(), environ) != 0)
-    throw std::runtime_error("cannot start a process");
-  ::posix_spawn_file_actions_destroy(&actions);
+  process.child = test::Process::Start(std::move(words), {}, StrCat(file_, ".log"));
   process.stopped = false;
   ++process.starts;
 }
 
-void Cluster::Kill(size_t index) { ::kill(processes_[index].pid, SIGKILL); }
+void Cluster::Kill(size_t index) { processes_[index].child.Signal(SIGKILL); }
 
 void Cluster::Retire(size_t index) {
   processes_[index].retired = true;
@@ -120,18 +94,18 @@ void Cluster::Retire(size_t index) {
 void Cluster::Reinstate(size_t index) { processes_[index].retired = false; }
 
 void Cluster::Stop(size_t index) {
-  ::kill(processes_[index].pid, SIGSTOP);
+  processes_[index].child.Signal(SIGSTOP);
   processes_[index].stopped = true;
 }
 
 void Cluster::Continue(size_t index) {
-  ::kill(processes_[index].pid, SIGCONT);
+  processes_[index].child.Signal(SIGCONT);
   processes_[index].stopped = false;
 }
 
 void Cluster::Look() {
   for (size_t i = 0; i < kProcesses; ++i)
-    if (!processes_[i].retired && HasEnded(processes_[i].pid)) Start(i);
+    if (!processes_[i].retired && processes_[i].child.Code()) Start(i);
   const auto& trainers = board_->process;
   const int64_t number = board_->publish;
   if (trainers[kFirstTrainer].finished >= number && trainers[kFirstTrainer + 1].finished >= number)
@@ -153,12 +127,9 @@ std::string Cluster::End() {
   std::string wrong;
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (size_t i = 0; i < kProcesses; ++i) {
-    while (!HasEnded(processes_[i].pid) && std::chrono::steady_clock::now() < limit)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (!HasEnded(processes_[i].pid)) wrong += StrCat(kPlaces[i].text, " does not end\n");
-    ::kill(processes_[i].pid, SIGKILL);
-    ::waitpid(processes_[i].pid, nullptr, 0);
-    processes_[i].pid = -1;
+    if (!processes_[i].child.Wait(limit - std::chrono::steady_clock::now()))
+      wrong += StrCat(kPlaces[i].text, " does not end\n");
+    processes_[i].child.Kill();
     if (const uint64_t left = board_->process[i].left; left != 0)
       wrong += StrCat(kPlaces[i].text, " has left ", left, " objects of the driver's\n");
   }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <chrono>
 #include <functional>
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "child_process.h"
 #include "soak/board.h"
 #include "soak/machine.h"
 #include "soak/network.h"
@@ -52,7 +51,7 @@ class Cluster {
 
  private:
   struct Process {
-    pid_t pid = -1;
+    test::Process child;
     int starts = 0;
     bool stopped = false;
     bool retired = false;

@@ -2,11 +2,9 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -61,11 +59,7 @@ DataPair::DataPair(uint32_t number, bool shared, std::map<std::string, std::stri
 }
 
 DataPair::~DataPair() {
-  for (Process& process : processes_) {
-    if (process.pid < 0) continue;
-    ::kill(process.pid, SIGKILL);
-    ::waitpid(process.pid, nullptr, 0);
-  }
+  for (Process& process : processes_) process.child.Kill();
   ::munmap(board_, sizeof(DataBoard));
   for (const char* file : {"/board", "/address", "/address.new"}) ::unlink((folder_ + file).c_str());
   if (keep_log_) return;
@@ -76,43 +70,30 @@ DataPair::~DataPair() {
 void DataPair::Start(size_t role) {
   std::vector<std::string> words;
   if (network_ != nullptr) words = {"/usr/bin/env", "ip", "netns", "exec", network_->NamespaceOf(role)};
-  char self[4096] = {};
-  if (::readlink("/proc/self/exe", self, sizeof self - 1) < 0) throw std::runtime_error("no /proc/self/exe");
-  words.insert(words.end(),
-               {self, kMark, folder_, kNames[role], std::to_string(number_), shared_ ? "shared" : "private"});
+  words.insert(words.end(), {test::Process::Self(), kMark, folder_, kNames[role], std::to_string(number_),
+                             shared_ ? "shared" : "private"});
   for (const auto& [name, value] : settings_) words.insert(words.end(), {name, value});
   words.insert(words.end(), {"bind", network_ != nullptr ? network_->AddressOf(role) : "127.0.0.1"});
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (folder_ + "/log").c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
   Process& process = processes_[role];
-  if (::posix_spawn(&process.pid, words.front().c_str(), &actions, nullptr, arguments.data(), environ) != 0)
-    throw std::runtime_error("cannot start a process");
-  ::posix_spawn_file_actions_destroy(&actions);
+  process.child = test::Process::Start(std::move(words), {}, folder_ + "/log");
   process.killed = false;
   ++process.starts;
 }
 
 void DataPair::Kill(size_t role) {
   processes_[role].killed = true;
-  ::kill(processes_[role].pid, SIGKILL);
+  processes_[role].child.Signal(SIGKILL);
 }
 
-void DataPair::Stop(size_t role) { ::kill(processes_[role].pid, SIGSTOP); }
-void DataPair::Continue(size_t role) { ::kill(processes_[role].pid, SIGCONT); }
+void DataPair::Stop(size_t role) { processes_[role].child.Signal(SIGSTOP); }
+void DataPair::Continue(size_t role) { processes_[role].child.Signal(SIGCONT); }
 
 void DataPair::Look() {
   for (const size_t role : {kTarget, kSource}) {
-    int status = 0;
-    if (::waitpid(processes_[role].pid, &status, WNOHANG) != processes_[role].pid) continue;
-    if (!processes_[role].killed) {
-      board_->Violated(StrCat("the ", kNames[role], " ended by itself, status ", status));
-    }
+    const std::optional<int> code = processes_[role].child.Code();
+    if (!code) continue;
+    if (!processes_[role].killed)
+      board_->Violated(StrCat("the ", kNames[role], " ended by itself, exit code ", *code));
     Start(role);
   }
 }
@@ -133,13 +114,9 @@ bool DataPair::End(double seconds) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   bool well = true;
   for (Process& process : processes_) {
-    int status = 0;
-    while (::waitpid(process.pid, &status, WNOHANG) == 0) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    process.pid = -1;
-    well = well && status == 0;
+    const std::optional<int> code = process.child.Wait(deadline - std::chrono::steady_clock::now());
+    if (!code) return false;
+    well = well && *code == 0;
   }
   return well;
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <functional>
 #include <map>
@@ -9,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "child_process.h"
 #include "soak/data_board.h"
 #include "soak/network.h"
 
@@ -43,7 +42,7 @@ class DataPair {
 
  private:
   struct Process {
-    pid_t pid = -1;
+    test::Process child;
     int starts = 0;
     bool killed = false;
   };

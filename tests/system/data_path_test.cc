@@ -53,8 +53,8 @@ TEST_P(DataPath, AllocatesNothingAndTakesNoLock) {
     run(length, count);  // The first ones make room.
     // The endpoint's thread may hold progress at that moment, and what it does is not counted here.
     EXPECT_TRUE(Eventually(
-        [&, length = length, count = count] {
-          const Counted found = run(length, count);
+        [&, bytes = length, pieces = count] {
+          const Counted found = run(bytes, pieces);
           return found.allocations == 0 && found.locks == 0;
         },
         std::chrono::seconds(5)))

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "base/socket.h"
 #include "system/endpoint_linked.h"
 #include "trace/metrics.h"
 

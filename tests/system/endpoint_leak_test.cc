@@ -164,20 +164,15 @@ TEST_P(EndpointLeaks, ForksAmongThreadsThatWriteDisturbNobody) {
       }
     });
   }
-  std::vector<pid_t> children;
+  std::vector<test::Process> children;
   for (int i = 0; i < 10; ++i) {
     const size_t then = written;
-    const pid_t child = fork();
-    if (child == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
+    children.push_back(test::Process::Fork([&] {
       const bool refused = linked.connection->Write({}, {}).status().code() == Code::kInternal &&
                            linked.connection->Notify("x").code() == Code::kInternal;
-      if (!refused) _exit(1);
-      if (i % 2 == 0) _exit(0);
-      while (true) pause();
-    }
-    ASSERT_GT(child, 0);
-    children.push_back(child);
+      while (refused && i % 2 == 1) pause();
+      return refused ? 0 : 1;
+    }));
     EXPECT_TRUE(Eventually([&] { return written > then + kThreads; }));
   }
   stop = true;
@@ -187,10 +182,12 @@ TEST_P(EndpointLeaks, ForksAmongThreadsThatWriteDisturbNobody) {
   linked.connection->Close();
   linked.peer.Do("disconnected");
   for (size_t i = 0; i < children.size(); ++i) {
-    int status = 0;
-    if (i % 2 == 1) kill(children[i], SIGKILL);
-    ASSERT_EQ(waitpid(children[i], &status, 0), children[i]);
-    EXPECT_TRUE(i % 2 == 1 || status == 0);
+    if (i % 2 == 1) {
+      EXPECT_FALSE(children[i].Code()) << "not refused";
+      children[i].Kill();
+    } else {
+      EXPECT_EQ(children[i].Wait(), 0);
+    }
   }
 }
 

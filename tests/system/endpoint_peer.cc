@@ -6,17 +6,18 @@ namespace {
 /// What the forked process does: one command a line, one answer each.
 class PeerProcess {
  public:
-  PeerProcess(const PeerSetup& setup, size_t memory, Line line) : setup_(setup), line_(std::move(line)) {
+  PeerProcess(const PeerSetup& setup, size_t memory, const test::Channel& channel)
+      : setup_(setup), channel_(channel) {
     if (memory > 0) area_.emplace(memory, setup.shared);
   }
 
   void Run() {
-    while (auto command = line_.Hear()) {
+    while (auto command = channel_.TryReceive()) {
       std::istringstream words(*command);
       std::string verb;
       words >> verb;
       if (verb == "exit") break;
-      line_.Say(Obey(verb, words));
+      (void)channel_.TrySend(Obey(verb, words));
     }
     connection_.reset();
     region_.reset();
@@ -183,7 +184,7 @@ class PeerProcess {
   }
 
   const PeerSetup setup_;
-  Line line_;
+  const test::Channel& channel_;
   std::optional<Area> area_;
   std::mutex mutex_;
   std::optional<Connection> accepted_;
@@ -207,44 +208,28 @@ std::string Unhex(const std::string& text) {
 }
 
 Peer::Peer(const PeerSetup& setup, size_t memory)
-    : identity_{"job", "peer", "", setup.rank, setup.incarnation} {
-  int fds[2];
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-  log_ = UniqueFd(memfd_create("peer log", MFD_CLOEXEC));
-  pid_ = fork();
-  if (pid_ == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    close(fds[0]);
+    : log_(memfd_create("peer log", MFD_CLOEXEC)),
+      identity_{"job", "peer", "", setup.rank, setup.incarnation} {
+  child_.emplace([&](const test::Channel& channel) {
     dup2(log_.get(), STDERR_FILENO);
-    PeerProcess(setup, memory, Line(UniqueFd(fds[1]))).Run();
-    _exit(0);
-  }
-  close(fds[1]);
-  line_.emplace(UniqueFd(fds[0]));
+    PeerProcess(setup, memory, channel).Run();
+  });
 }
 
 Peer::~Peer() {
-  if (pid_ <= 0) return;
-  line_->Say("exit");
-  int status = 0;
-  if (!Eventually([&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) {
+  if (!child_->alive()) return;
+  Tell("exit");
+  const auto code = child_->Wait();
+  if (!code)
     ADD_FAILURE() << "the peer hangs";
-    Kill();
-  } else {
-    EXPECT_EQ(status, 0) << "the peer ended badly:\n" << Log();
-  }
+  else
+    EXPECT_EQ(*code, 0) << "the peer ended badly:\n" << Log();
 }
 
-void Peer::Kill() {
-  kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
-  pid_ = -1;
-}
-
-std::string Peer::Answer() { return line_->Hear().value_or("gone"); }
+std::string Peer::Answer() { return child_->channel().TryReceive().value_or("gone"); }
 
 std::string Peer::Ask(const std::string& command) {
-  line_->Say(command);
+  Tell(command);
   return Answer();
 }
 

@@ -3,9 +3,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,8 +21,8 @@
 #include "base/fd.h"
 #include "base/hash.h"
 #include "base/random.h"
-#include "base/socket.h"
 #include "base/strings.h"
+#include "child_process.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/memory.h"
 
@@ -42,14 +39,7 @@ inline constexpr bool kSanitized = false;
 inline constexpr Duration kPatience = std::chrono::seconds(60);
 inline TimePoint Soon() { return Clock::now() + kPatience; }
 
-inline bool Eventually(const std::function<bool()>& done, Duration patience = kPatience) {
-  const TimePoint deadline = Clock::now() + patience;
-  while (!done()) {
-    if (Clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
+using test::Eventually;
 
 /// Random bytes, each 64 KiB of them marked with its number. Quick also where nothing is optimised.
 template <typename Visit>
@@ -126,26 +116,6 @@ inline EndpointOptions OptionsOf(const PeerSetup& setup, std::string role) {
   return options;
 }
 
-/// Lines of text over a socket.
-class Line {
- public:
-  explicit Line(UniqueFd fd) : fd_(std::move(fd)) {}
-  bool Say(const std::string& text) { return SendAll(fd_.get(), text + "\n", Soon()).ok(); }
-  /// Nothing when the other side is gone, or silent for too long.
-  std::optional<std::string> Hear() {
-    std::string text;
-    char character = 0;
-    while (ReceiveAll(fd_.get(), &character, 1, Soon()).ok()) {
-      if (character == '\n') return text;
-      text += character;
-    }
-    return std::nullopt;
-  }
-
- private:
-  UniqueFd fd_;
-};
-
 std::string Hex(const std::string& bytes);
 std::string Unhex(const std::string& text);
 
@@ -163,14 +133,14 @@ class Peer {
   std::string Do(const std::string& command);
   /// The same where the answer need not be ok.
   std::string Ask(const std::string& command);
-  void Tell(const std::string& command) { line_->Say(command); }
+  void Tell(const std::string& command) { (void)child_->channel().TrySend(command); }
   std::string Answer();
   /// Creates the peer's endpoint; before this it has no threads.
   void Open();
-  void Signal(int signal) const { kill(pid_, signal); }
-  void Kill();
+  void Signal(int signal) const { child_->Signal(signal); }
+  void Kill() { child_->Kill(); }
 
-  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] pid_t pid() const { return child_->pid(); }
   [[nodiscard]] const Identity& identity() const { return identity_; }
   [[nodiscard]] const std::vector<std::string>& addresses() const { return addresses_; }
   /// Descriptor of its memory.
@@ -180,9 +150,8 @@ class Peer {
   [[nodiscard]] std::string Log() const;
 
  private:
-  pid_t pid_ = -1;
-  std::optional<Line> line_;
   UniqueFd log_;
+  std::optional<test::Child> child_;
   Identity identity_;
   std::vector<std::string> addresses_;
 };

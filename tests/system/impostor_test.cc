@@ -22,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr protocol::WorkerName kTrainer0{.role = protocol::Role::kTrainer, .engine = "", .rank = 0};
+const protocol::WorkerName kTrainer{.role = protocol::Role::kTrainer, .engine = "", .rank = 0};
 
 /// How often each token tries; WC_TEST_ATTEMPTS=200 tries harder.
 int Attempts() {
@@ -163,7 +163,7 @@ class Impostor : public Job, public testing::Test {
   /// Nothing has happened to the engine, and everybody is back in its own place.
   void ExpectNothing(int attempt) {
     EXPECT_EQ(Look(engine_name_).incarnation, engine_incarnation_) << attempt;
-    EXPECT_EQ(Look(kTrainer0).incarnation, trainer_incarnation_) << attempt;
+    EXPECT_EQ(Look(kTrainer).incarnation, trainer_incarnation_) << attempt;
     Look({.role = protocol::Role::kTrainer, .engine = "", .rank = 1});
     EXPECT_EQ(engine_->version(), served_) << attempt;
     EXPECT_EQ(landed_.Wrong(served_.number), 0) << attempt;
@@ -171,7 +171,7 @@ class Impostor : public Job, public testing::Test {
   void Begin() {
     ASSERT_NO_FATAL_FAILURE(Update(1));
     engine_incarnation_ = Look(engine_name_).incarnation;
-    trainer_incarnation_ = Look(kTrainer0).incarnation;
+    trainer_incarnation_ = Look(kTrainer).incarnation;
   }
   /// An endpoint that says it is this worker, with what every member has.
   std::unique_ptr<Endpoint> Pose(const protocol::WorkerView& as) {
@@ -204,7 +204,7 @@ TEST_F(Impostor, WithAnInferenceTokenNothingIsCommitted) {
     protocol::Hello hello = HelloOf(engine_name_);
     switch (i % 6) {
       case 0:  // A trainer.
-        Refused(kRole, HelloOf(kTrainer0, 2), HasSubstr("its token is for inference"));
+        Refused(kRole, HelloOf(kTrainer, 2), HasSubstr("its token is for inference"));
         break;
       case 1:  // The engine itself, by what everybody knows of it.
         hello.incarnation = engine_incarnation_;
@@ -233,8 +233,8 @@ TEST_F(Impostor, WithAnotherTrainersTokenNothingIsCommitted) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   constexpr auto kRole = stream::Role::kTrainer;
   for (int i = 0; i < Attempts() && !HasFailure(); ++i) {
-    protocol::Hello hello = HelloOf(kTrainer0, 2);
-    protocol::Hello elsewhere = HelloOf(kTrainer0);
+    protocol::Hello hello = HelloOf(kTrainer, 2);
+    protocol::Hello elsewhere = HelloOf(kTrainer);
     elsewhere.model = "another";
     switch (i % 6) {
       case 0:  // The engine.
@@ -275,13 +275,13 @@ TEST_F(Impostor, NobodyWritesIntoAnEngineAsAnother) {
   const auto target = Look(engine_name_);
   const Identity engine = protocol::IdentityOf(settings_["job"], target.name, target.incarnation);
   // A live trainer, one that says another number of itself, and an engine.
-  auto strange = Look(kTrainer0);
+  auto strange = Look(kTrainer);
   strange.name.rank = 1;
   strange.incarnation += 1;
   auto other_engine = target;
   other_engine.name.engine = "b";
   other_engine.incarnation += 1;
-  for (const auto& claimed : {Look(kTrainer0), strange, other_engine}) {
+  for (const auto& claimed : {Look(kTrainer), strange, other_engine}) {
     const auto impostor = Pose(claimed);
     ASSERT_NE(impostor, nullptr);
     for (int i = 0; i < Attempts(); ++i) {

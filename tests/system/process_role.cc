@@ -3,10 +3,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -205,7 +203,7 @@ Cluster::Cluster() {
 
 Cluster::~Cluster() {
   board_->stop = true;
-  for (size_t i = 0; i < processes_.size(); ++i) Kill(i);
+  processes_.clear();
   ::munmap(board_, sizeof(Board));
   ::unlink(file_.c_str());
 }
@@ -221,41 +219,11 @@ size_t Cluster::Start(Role role) {
   values["index"] = std::to_string(index);
   values["job"] = file_;
   std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   for (const auto& [name, value] : values) environment.push_back(std::string(kVariable) + name + "=" + value);
-  std::vector<char*> env;
-  for (auto& entry : environment) env.push_back(entry.data());
-  env.push_back(nullptr);
-  std::string program = "/proc/self/exe";
-  std::string filter = "--gtest_filter=ProcessRole.DISABLED_Run";
-  std::string disabled = "--gtest_also_run_disabled_tests";
-  char* arguments[] = {program.data(), filter.data(), disabled.data(), nullptr};
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  Process process;
-  if (::posix_spawn(&process.pid, program.c_str(), &actions, nullptr, arguments, env.data()) != 0)
-    throw std::runtime_error("cannot start a process");
-  ::posix_spawn_file_actions_destroy(&actions);
-  processes_.push_back(process);
+  processes_.push_back(Process::Start(
+      {Process::Self(), "--gtest_filter=ProcessRole.DISABLED_Run", "--gtest_also_run_disabled_tests"},
+      environment));
   return index;
-}
-
-void Cluster::Kill(size_t index) {
-  Process& process = processes_[index];
-  if (process.exit_code >= 0) return;
-  ::kill(process.pid, SIGKILL);
-  int status = 0;
-  ::waitpid(process.pid, &status, 0);
-  process.exit_code = 256 + SIGKILL;
-}
-
-int Cluster::ExitCode(size_t index) {
-  Process& process = processes_[index];
-  int status = 0;
-  if (process.exit_code < 0 && ::waitpid(process.pid, &status, WNOHANG) == process.pid)
-    process.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
-  return process.exit_code;
 }
 
 std::string Cluster::ErrorOf(size_t index) const {

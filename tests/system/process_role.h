@@ -1,15 +1,14 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "child_process.h"
 
 namespace weightcast::test {
 
@@ -52,26 +51,17 @@ class Cluster {
   [[nodiscard]] Board& board() { return *board_; }
   /// Index of the process, also on the board.
   size_t Start(Role role);
-  void Kill(size_t index);  ///< With SIGKILL; waits for its end.
+  void Kill(size_t index) { processes_[index].Kill(); }
   /// Exit code, once it has ended; -1 while it runs, 256 + n for signal n.
-  int ExitCode(size_t index);
+  int ExitCode(size_t index) { return processes_[index].Code().value_or(-1); }
   /// Waits until `done()` or the deadline (seconds); false then.
   template <typename Done>
-  bool WaitUntil(Done done, double seconds) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return true;
+  bool WaitUntil(const Done& done, double seconds) {
+    return Eventually(done, std::chrono::duration<double>(seconds));
   }
   [[nodiscard]] std::string ErrorOf(size_t index) const;
 
  private:
-  struct Process {
-    pid_t pid = -1;
-    int exit_code = -1;
-  };
   std::string file_;
   Board* board_;
   std::vector<Process> processes_;

@@ -75,7 +75,7 @@ class Owner {
 }  // namespace
 
 void SmallWrites() {
-  constexpr uint64_t kBytes = 64 << 10;
+  constexpr uint64_t kLength = 64 << 10;
   constexpr double kApart = 0.002;
   Exporter exporter(PeerDevice());
   Device device(0);
@@ -84,16 +84,16 @@ void SmallWrites() {
   const CUdeviceptr ours = Device::Allocate(2 * kMiB);
   const uint64_t rounds = Scaled(5000, 50);
   const uint64_t apart = Scaled(300, 10);
-  const auto read = Owner(device, false, ours, theirs, kBytes).Measure(rounds, 0);
-  if (device.Differences(ours, kBytes, kWrittenSeed) != 0) Fail("a read brought other bytes");
+  const auto read = Owner(device, false, ours, theirs, kLength).Measure(rounds, 0);
+  if (device.Differences(ours, kLength, kWrittenSeed) != 0) Fail("a read brought other bytes");
   device.Fill(ours, 2 * kMiB, kWrittenSeed + 1);
-  const auto write = Owner(device, false, theirs, ours, kBytes).Measure(rounds, 0);
+  const auto write = Owner(device, false, theirs, ours, kLength).Measure(rounds, 0);
   // std::atomic's wait spins for a moment before it sleeps: the gap is far longer.
-  const auto asleep = Owner(device, true, theirs, ours, kBytes).Measure(apart, kApart);
+  const auto asleep = Owner(device, true, theirs, ours, kLength).Measure(apart, kApart);
   // Nothing sleeps, but the device has idled: what of the above is the wake-up.
-  const auto idle = Owner(device, false, theirs, ours, kBytes).Measure(apart, kApart);
+  const auto idle = Owner(device, false, theirs, ours, kLength).Measure(apart, kApart);
   // The rest of the peer's memory still holds the first pattern.
-  const uint64_t rest = (2 * kMiB - kBytes) / 8;
+  const uint64_t rest = (2 * kMiB - kLength) / 8;
   if (exporter.Differences(kWrittenSeed + 1) != rest) Fail("a write brought other bytes");
   Print({.experiment = "E6: 64 KiB to another process's memory: spinning; asleep",
          .predicted = "7; 40",

@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+
+#include "child_process.h"
 
 namespace weightcast {
 namespace {
@@ -20,21 +21,17 @@ TEST(Thread, RunsAndJoins) {
 }
 
 TEST(Thread, AThreadThatCannotBeMadeIsAnError) {
-  const pid_t pid = fork();
-  if (pid == 0) {
+  test::Process child = test::Process::Fork([] {
     // The limit does not hold for root.
-    if (geteuid() == 0 && setuid(65534) != 0) _exit(10);
+    if (geteuid() == 0 && setuid(65534) != 0) return 10;
     const rlimit none{1, 1};
-    if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(11);
-    if (StartThread("wc-test", [] {}).status().code() != Code::kExhausted) _exit(1);
+    if (setrlimit(RLIMIT_NPROC, &none) != 0) return 11;
+    if (StartThread("wc-test", [] {}).status().code() != Code::kExhausted) return 1;
     const Status status = CheckThreads(4);
-    if (status.code() != Code::kExhausted) _exit(2);
-    if (status.message().find("ulimit -u") == std::string::npos) _exit(3);
-    _exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(pid, &status, 0), pid);
-  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+    if (status.code() != Code::kExhausted) return 2;
+    return status.message().find("ulimit -u") == std::string::npos ? 3 : 0;
+  });
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -14,6 +13,7 @@
 
 #include "base/strings.h"
 #include "checkpoint/safetensors.h"
+#include "child_process.h"
 #include "unit/checkpoint/scratch.h"
 
 namespace weightcast::checkpoint {
@@ -177,17 +177,13 @@ TEST(VersionFolder, RanksThatFinishAtOnceMakeItAppearOnce) {
 
 // A process that dies in the middle of its file.
 void WriteHalfAndDie(const OutputRank& rank, std::string_view version, std::string_view attempt) {
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  test::Process child = test::Process::Fork([&]() -> int {
     auto folder = VersionFolder::Begin(rank, version, attempt, {.sync = false});
     auto writer = SafetensorsWriter::Create(folder->file(), HeaderOf(), {.sync = false});
-    if (folder.ok() && writer.ok() && writer->Append(BytesOf("half")).ok()) _exit(0);
-    _exit(1);
-  }
-  int status = 1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_EQ(status, 0);
+    const bool written = folder.ok() && writer.ok() && writer->Append(BytesOf("half")).ok();
+    _exit(written ? 0 : 1);  // Nothing is destroyed.
+  });
+  ASSERT_EQ(child.Wait(), 0);
 }
 
 TEST(RemoveLeftovers, ClearsWhatADeadProcessOfThisRankLeft) {

@@ -10,7 +10,7 @@
 
 namespace weightcast::control {
 
-inline constexpr Version kFirst{.run = 1, .number = 1, .origin = 77};
+inline const Version kFirst{.run = 1, .number = 1, .origin = 77};
 
 /// A simulated cluster whose workers have all come and got the plan.
 struct Cluster : Simulator {

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -13,6 +12,7 @@
 #include <random>
 
 #include "base/strings.h"
+#include "child_process.h"
 
 namespace weightcast::control {
 namespace {
@@ -91,14 +91,11 @@ TEST(PlannerThread, WithAnyLimitOfMemoryAPlanIsMadeOrRefused) {
     const auto spare = static_cast<uint64_t>(std::exp2(std::uniform_real_distribution(18.0, 26.0)(random)));
     // With its own estimate, and without one, so that memory runs out in the middle.
     const uint64_t estimate = i % 2 == 0 ? 0 : UINT64_MAX;
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) PlanWith(spare, estimate);
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status) << " with " << spare << " bytes";
-    ASSERT_LT(WEXITSTATUS(status), 2) << "with " << spare << " bytes";
-    ++outcomes[WEXITSTATUS(status)];
+    test::Process child = test::Process::Fork([&]() -> int { PlanWith(spare, estimate); });
+    const std::optional<int> code = child.Wait();
+    ASSERT_TRUE(code) << "does not end with " << spare << " bytes";
+    ASSERT_LT(*code, 2) << "with " << spare << " bytes; 256 and more: ended by a signal";
+    ++outcomes[*code];
   }
   EXPECT_GT(outcomes[0], 0);
   EXPECT_GT(outcomes[1], 0);

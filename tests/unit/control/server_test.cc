@@ -177,7 +177,7 @@ TEST_F(ServerTest, AnotherProtocolVersionIsRefused) {
   ASSERT_TRUE(old.WaitEnded());
   EXPECT_EQ(old.end().code(), Code::kProtocol);
   EXPECT_EQ(old.end().message(),
-            "this controller speaks protocol version 6, not 2; use the same weightcast on all hosts");
+            "this controller speaks protocol version 7, not 2; use the same weightcast on all hosts");
 }
 
 TEST_F(ServerTest, ARankTwiceIsRefused) {

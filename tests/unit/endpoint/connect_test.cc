@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/socket.h"
+#include "child_process.h"
 #include "endpoint/handshake.h"
 #include "stream/token.h"
 #include "unit/endpoint/party.h"
@@ -471,36 +471,23 @@ TEST_F(ConnectTest, AThousandConnectionsLeakNothing) {
 TEST_F(ConnectTest, AForkedChildKeepsNoPort) {
   Party b;
   const SocketAddress listener = *SocketAddress::Parse(b->Addresses()[0]);
-  std::array<int, 2> end{};
-  std::array<int, 2> begun{};
-  ASSERT_EQ(pipe(end.data()), 0);
-  ASSERT_EQ(pipe(begun.data()), 0);
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  char byte = 0;
-  if (child == 0) {
-    close(end[1]);
-    if (write(begun[1], &byte, 1) != 1) _exit(1);
-    _exit(static_cast<int>(read(end[0], &byte, 1)));
-  }
-  ASSERT_EQ(read(begun[0], &byte, 1), 1) << "the child closes its ports as it begins";
+  test::Child child([](const test::Channel& channel) {
+    channel.Send("begun");
+    channel.Receive();
+  });
+  EXPECT_EQ(child.channel().Receive(), "begun") << "the child closes its ports as it begins";
   b.Destroy();
   EXPECT_EQ(weightcast::Connect(listener, Soon()).status().code(), Code::kUnavailable);
   EXPECT_TRUE(Listen(listener, {}).ok()) << "while the child lives";
-  close(end[1]);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  for (const int fd : {end[0], begun[0], begun[1]}) close(fd);
+  child.channel().Send("end");
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 TEST_F(ConnectTest, AForkedChildIsToldSo) {
   Pair pair;
   auto write = pair.WriteAll();
   ASSERT_TRUE(write->Wait().ok());
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  test::Process child = test::Process::Fork([&] {
     const bool refused = pair.to_b->Write({}, {}).status().code() == Code::kInternal &&
                          pair.a.Connect(pair.b).status().code() == Code::kInternal &&
                          pair.a->Register(pair.source, Access::kRead).status().code() == Code::kInternal &&
@@ -511,11 +498,9 @@ TEST_F(ConnectTest, AForkedChildIsToldSo) {
     pair.target_region.reset();
     pair.a.Destroy();
     pair.b.Destroy();
-    _exit(refused ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return refused ? 0 : 1;
+  });
+  EXPECT_EQ(child.Wait(), 0);
   EXPECT_TRUE(pair.WriteAll()->Wait().ok());
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "child_process.h"
 #include "endpoint/create.h"
 #include "unit/endpoint/fake_transport.h"
 #include "weightcast/endpoint.h"
@@ -21,15 +22,7 @@ namespace weightcast::endpoint {
 inline constexpr Duration kPatience = std::chrono::seconds(30);
 inline TimePoint Soon() { return Clock::now() + kPatience; }
 
-/// Waits until `done`, looking again each millisecond: for what no call waits for.
-inline bool Eventually(const std::function<bool()>& done, Duration patience = kPatience) {
-  const TimePoint deadline = Clock::now() + patience;
-  while (!done()) {
-    if (Clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
+using test::Eventually;
 
 /// What a party is made of; the defaults suit most tests.
 struct PartyOptions {

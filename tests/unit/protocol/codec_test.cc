@@ -332,7 +332,7 @@ TEST(Greeting, AHelloOfVersion2IsToldThatItIsOne) {
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(std::get<Hello>(*decoded).protocol, 2U);
   EXPECT_EQ(CheckProtocol(2).message(),
-            "this controller speaks protocol version 6, not 2; use the same weightcast on all hosts");
+            "this controller speaks protocol version 7, not 2; use the same weightcast on all hosts");
   EXPECT_TRUE(CheckProtocol(kProtocolVersion).ok());
 }
 

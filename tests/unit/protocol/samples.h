@@ -76,6 +76,7 @@ inline std::vector<WorkerMessage> WorkerMessages() {
                        .bytes = uint64_t{1} << 41,
                        .pieces = 99,
                        .chunk = 1 << 20,
+                       .lanes = 4,
                        .path = "tcp, 4 lanes"}}},
   };
 }

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "base/process.h"
+#include "child_process.h"
 #include "transport/shm/fence.h"
 #include "weightcast/clock.h"
 
@@ -100,24 +100,20 @@ TEST(ShmFenceTest, NothingLandsAfterTheFenceBetweenTwoThreads) {
 
 class Writer {
  public:
-  Writer(Shared& shared, const Word& heard) : pid_(fork()) {
-    if (pid_ == 0) {
-      WriteForEver(shared, heard);
-      _exit(0);
-    }
-    auto process = OpenPidFd(pid_);
+  Writer(Shared& shared, const Word& heard)
+      : process_(test::Process::Fork([&] {
+          WriteForEver(shared, heard);
+          return 0;
+        })) {
+    auto process = OpenPidFd(process_.pid());
     if (process.ok()) pidfd_ = std::move(process).value();
   }
-  ~Writer() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  [[nodiscard]] bool started() const { return pid_ > 0 && pidfd_.valid(); }
-  void Kill() const { kill(pid_, SIGKILL); }
+  [[nodiscard]] bool started() const { return pidfd_.valid(); }
+  void Kill() const { process_.Signal(SIGKILL); }
   [[nodiscard]] bool dead() const { return HasExited(pidfd_); }
 
  private:
-  pid_t pid_;
+  test::Process process_;
   UniqueFd pidfd_;
 };
 

@@ -7,7 +7,7 @@
 
 #include "plan/quantise.h"
 #include "worker/pieces.h"
-#include "worker/shard_key.h"
+#include "worker/shards.h"
 
 namespace weightcast::worker {
 namespace {

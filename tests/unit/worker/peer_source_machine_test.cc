@@ -11,7 +11,7 @@
 namespace weightcast::worker {
 namespace {
 
-constexpr Version kThird{.run = 1, .number = 3};
+const Version kThird{.run = 1, .number = 3};
 const Status kWanted(Code::kCancelled, "a newer version comes");
 
 PeerSourceStart StartOf(uint64_t sequence, uint32_t destination, Version held = kThird) {
@@ -26,7 +26,7 @@ struct Source {
   explicit Source(bool prepared = true) {
     Do(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Do(PeerSourcePlanArrived{2});
-    if (prepared) Do(PeerSourcePrepared{2});
+    if (prepared) Do(SendPlanReady{2});
   }
   void Do(const PeerSourceEvent& event) { actions = Advance(state, event); }
   template <typename T>
@@ -46,9 +46,9 @@ struct Source {
 
 TEST(PeerSourceMachine, GivesUntilReleased) {
   Source source(/*prepared=*/false);
-  source.Do(PeerSourcePrepared{1});
+  source.Do(SendPlanReady{1});
   EXPECT_TRUE(source.actions.empty()) << "of an older plan";
-  source.Do(PeerSourcePrepared{2});
+  source.Do(SendPlanReady{2});
   EXPECT_EQ(source.Sent<protocol::Prepared>()->epoch, 2U);
   source.Do(StartOf(1, 0));
   source.Do(StartOf(1, 1));
@@ -98,7 +98,7 @@ TEST(PeerSourceMachine, FailuresNameTheDestination) {
   EXPECT_TRUE(Lends(source.state));
   source.Do(PeerSourcePlanArrived{5});
   EXPECT_EQ(source.Count<StopSending>(), 0U) << "it has ended already";
-  source.Do(PeerSourcePlanFailed{.epoch = 5, .reason = reason, .destination = 1});
+  source.Do(SendPlanFailed{.epoch = 5, .reason = reason, .destination = 1});
   EXPECT_EQ(*source.Sent<protocol::Failed>(), (protocol::Failed{{.term = kTerm, .epoch = 5}, 1, reason}));
 }
 
@@ -116,7 +116,7 @@ TEST(PeerSourceMachine, StopSilencesOneDestination) {
 
 TEST(PeerSourceMachine, EverythingEndsWithPlanSessionAndMemory) {
   const std::vector<PeerSourceEvent> ends = {
-      PeerSourcePlanArrived{3}, protocol::Welcome{.term = kTerm, .run = {.number = 1}}, PeerSourceEnded{},
+      PeerSourcePlanArrived{3}, protocol::Welcome{.term = kTerm, .run = {.number = 1}}, SessionEnded{},
       MemoryReclaimed{.reason = kWanted, .leaves = true}, MemoryReclaimed{.reason = kWanted}};
   for (const PeerSourceEvent& end : ends) {
     Source source;

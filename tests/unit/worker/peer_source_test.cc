@@ -17,7 +17,7 @@
 #include "unit/worker/updates.h"
 #include "weights.h"
 #include "worker/inference_machine.h"
-#include "worker/receiver.h"
+#include "worker/plan_receiver.h"
 
 // Inference ranks that give to each other over real endpoints, without a controller.
 
@@ -27,7 +27,7 @@ namespace {
 using test::Weights;
 using testing::HasSubstr;
 
-constexpr Version kFifth{.run = 1, .number = 5};
+const Version kFifth{.run = 1, .number = 5};
 
 /// One rank: both machines and what carries out their actions. The test plays controller and user.
 class Node {
@@ -48,6 +48,8 @@ class Node {
     auto memory = LandingMemory::Register(session_->endpoint(), shards, mode);
     EXPECT_TRUE(memory.ok()) << memory.status().ToString();
     memory_ = *memory;
+    receiver_ = std::make_unique<PlanReceiver>(*session_, background_, state_,
+                                               [this](const InferenceEvent& event) { Feed(event); });
     peer_source_ = std::make_unique<PeerSource>(
         *session_, background_,
         PeerSource::Callbacks{.send = [this](protocol::WorkerMessage message) { Said(std::move(message)); },
@@ -58,7 +60,7 @@ class Node {
                                     lent ? Feed(MemoryLent{}) : Feed(MemoryFree{});
                                   }});
     Run([&] {
-      const protocol::Welcome welcome{.term = kTerm, .run = 1, .lease_seconds = 5};
+      const protocol::Welcome welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5};
       peer_source_->Feed(welcome);
       Feed(welcome);
       Feed(RegisterCalled{.landing = mode == LandingMode::kShadow ? protocol::Landing::kShadow
@@ -72,8 +74,7 @@ class Node {
     session_->Leave();
     background_.Join();
     peer_source_.reset();
-    grants_.reset();
-    plan_.reset();
+    receiver_->Drop();
     memory_.reset();
     session_->CloseEndpoint();
   }
@@ -119,18 +120,13 @@ class Node {
                               .table = planned.For(plan::RankTable::Role::kInference, 0, epoch),
                               .table_file = {},
                               .peers = {from.member()}};
-    auto made = MakeReceivePlan(plan, "", memory_);
-    ASSERT_TRUE(made.ok()) << made.status().ToString();
     // The other has connected: this one's side of it is found, or waited for.
     auto connection = session_->endpoint().Connect(
         plan.peers[0].addresses, session_->IdentityOf(plan.peers[0]), Clock::now() + FromSeconds(10));
     ASSERT_TRUE(connection.ok()) << connection.status().ToString();
-    Run([&] {
-      plan_ = *made;
-      Feed(PlanArrived{epoch});
-      Feed(PlanReady{epoch});
-      Feed(BeginCalled{});
-    });
+    Run([&] { receiver_->OnPlan(plan, memory_); });
+    ASSERT_TRUE(Wait<protocol::Prepared>());
+    Run([&] { Feed(BeginCalled{}); });
   }
   void Feed(const InferenceEvent& event) {
     events_.push_back(event);
@@ -184,20 +180,8 @@ class Node {
   void Carry(const ReclaimMemory&) {
     peer_source_->Feed(MemoryReclaimed{.reason = {Code::kCancelled, "wanted"}});
   }
-  void Carry(const OpenGrants& open) {
-    if (on_open) return on_open();
-    auto opened = GrantSet::Open(session_->endpoint(), plan_, open.part, {}, [this, update = open.update] {
-      session_->loop().Post([this, update] { Feed(Arrived{update, grants_->bytes(), 1, {}}); });
-    });
-    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
-    grants_ = *opened;
-    Feed(GrantsOpened{open.update, grants_->grants()});
-  }
-  void Carry(const RevokeGrants& revoke) {
-    grants_->Revoke([this, update = revoke.update] {
-      session_->loop().Post([this, update] { Feed(GrantsFenced{update}); });
-    });
-  }
+  void Carry(const OpenGrants& open) { on_open ? on_open() : receiver_->Open(open); }
+  void Carry(const RevokeGrants& revoke) { receiver_->Revoke(revoke); }
   void Carry(const VerifyChecksums&) {}
   void Carry(const RunSwitch&) {}
   void Carry(const AnswerCall&) {}
@@ -206,11 +190,10 @@ class Node {
   Background background_{"wc-prepare"};
   std::shared_ptr<LandingMemory> memory_;
   std::unique_ptr<PeerSource> peer_source_;
+  std::unique_ptr<PlanReceiver> receiver_;
   InferenceState state_;
   std::deque<InferenceEvent> events_;
   bool feeding_ = false;
-  std::shared_ptr<const ReceivePlan> plan_;
-  std::shared_ptr<GrantSet> grants_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<protocol::WorkerMessage> said_;

@@ -29,7 +29,7 @@ struct Trainer {
     Do(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Do(TrainerRegisterCalled{});
     Do(TrainerPlanArrived{.epoch = 1, .run = {.number = 1}});
-    Do(TrainerPrepared{1});
+    Do(SendPlanReady{1});
   }
   void Do(const TrainerEvent& event) { actions = Advance(state, event); }
   template <typename T>
@@ -153,7 +153,7 @@ TEST(TrainerMachine, ACancelThatANewControllerHasNotHeardIsSaidAgain) {
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(CancelCalled{3});
   EXPECT_TRUE(trainer.Sent<protocol::Cancel>());
-  trainer.Do(protocol::Welcome{.term = 2, .run = {.number = 1}});
+  trainer.Do(protocol::Welcome{.term = {.number = 2}, .run = {.number = 1}});
   EXPECT_TRUE(trainer.Sent<protocol::Published>());
   ASSERT_TRUE(trainer.Sent<protocol::Cancel>());
   EXPECT_EQ(trainer.Sent<protocol::Cancel>()->number, 3);
@@ -259,7 +259,7 @@ TEST(TrainerMachine, SessionEndEndsAllUpdates) {
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 0));
   const Status end(Code::kTimedOut, "no controller");
-  trainer.Do(TrainerEnded{end});
+  trainer.Do(SessionEnded{end});
   EXPECT_EQ(trainer.Action<FinishUpdate>()->status, end);
   EXPECT_TRUE(trainer.Action<StopSending>());
   trainer.Do(SendFenced{Update(1), 0});
@@ -317,7 +317,7 @@ class RandomTrainer {
       case 0:
         return Feed(TrainerPlanArrived{.epoch = ++epoch_, .run = {.number = 1}});
       case 1:
-        return Feed(TrainerPrepared{epoch_});
+        return Feed(SendPlanReady{epoch_});
       case 2:
       case 3:
         return Feed(PublishCalled{.number = ++number_, .hold = Pick(2) == 0});
@@ -353,7 +353,7 @@ class RandomTrainer {
     }
   }
   void End() {
-    Feed(TrainerEnded{{Code::kTimedOut, "no controller"}});
+    Feed(SessionEnded{{Code::kTimedOut, "no controller"}});
     while (!sending_.empty()) Fence();
     for (int64_t number = 1; number <= number_; ++number) {
       EXPECT_TRUE(freed_.contains(number)) << "WaitSources hangs";

@@ -1,8 +1,6 @@
 #include "device/gpus.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include "child_process.h"
 #include "device/buffer.h"
 #include "device/describe.h"
 #include "unit/device/fake/fake_world.h"
@@ -32,8 +30,7 @@ TEST(GpusTest, DevicesAreFoundByUuid) {
 TEST(ForkTest, OnlyTheParentGoesOn) {
   FakeWorld world("", Worker::Mode::kThread);
   auto buffer = Buffer::Allocate(world.context(), 100).value();
-  const pid_t child = fork();
-  if (child == 0) {
+  test::Process child = test::Process::Fork([&] {
     const bool refused =
         world.gpus->Retain(0).status().code() == Code::kInternal &&
         Describe(world.worker->context(), buffer->memory()).status().code() == Code::kInternal;
@@ -41,11 +38,9 @@ TEST(ForkTest, OnlyTheParentGoesOn) {
     world.mappings.reset();
     world.worker.reset();
     world.gpus.reset();
-    _exit(refused ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return refused ? 0 : 1;
+  });
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 }  // namespace
