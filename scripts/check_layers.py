@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the layers: who may include and import whom, no transport by another, no long files.
 
-Of the controller's machine: no rule sees the state of another (docs/architecture.md).
+Of the controller's machine: no rule sees the state of another (docs/architecture.md). Of the transports' contract:
+each field is set on one side of it and read on the other.
 """
 
 import ast
@@ -91,6 +92,8 @@ SEES_ALL = {
     "update_recorder.h",
 }
 MAX_METHODS = 25
+# The structs that pass between transports and who uses them.
+CONTRACT = ["types.h", "transport.h", "write_ranges.h"]
 PACKAGE = ROOT / "python" / "weightcast"
 # Modules that docs/api.md has as public, beside the names that `import weightcast` gives.
 PUBLIC_MODULES = {"collective", "torch"}
@@ -191,6 +194,54 @@ def check_rules() -> list[str]:
     return [f"src/control/{problem}" for problem in problems + [f"{file} is not there" for file in missing]]
 
 
+def contract_fields() -> list[tuple[str, int, str]]:
+    """(struct, place, name) of each field of the contract's structs."""
+    found = []
+    for name in CONTRACT:
+        text = re.sub(r"//[^\n]*", "", (ROOT / "src" / "transport" / name).read_text())
+        for struct, body in re.findall(r"struct (\w+) \{(.*?)\n *\};", text, re.DOTALL):
+            members = [re.sub(r"\s*(=.*|\{\})$", "", one, flags=re.DOTALL) for one in body.split(";")]
+            named = [re.search(r"\(\*(\w+)\)|^[^(]*\b(\w+)$", one.strip()) for one in members]
+            fields = [one[1] or one[2] for one in named if one]
+            found += [(struct, place, field) for place, field in enumerate(fields)]
+    return found
+
+
+def sets(text: str, struct: str, place: int, field: str) -> bool:
+    """By name, or by its place in `Struct{...}`."""
+    if re.search(rf"\.{field}\s*(=[^=]|\{{)", text):
+        return True
+    for found in re.finditer(rf"\b{struct}\{{(?=[^.}}])", text):
+        depth, commas = 0, 0
+        for char in text[found.end() :]:
+            depth += (char in "({[") - (char in ")}]")
+            commas += char == "," and depth == 0
+            if depth < 0:
+                break
+        if commas >= place:
+            return True
+    return False
+
+
+def check_contract() -> list[str]:
+    """Each field has one who sets it on one side of the contract and one who reads it on the other."""
+
+    def text_of(tops: list[pathlib.Path]) -> str:
+        files = [path for top in tops for path in sorted(top.rglob("*")) if path.suffix in (".h", ".cc")]
+        return re.sub(r"//[^\n]*", "", "\n".join(path.read_text() for path in files))
+
+    users = [ROOT / "src" / folder for folder, allowed in ALLOWED.items() if "transport" in allowed]
+    sides = [text_of([ROOT / "src" / "transport"]), text_of([*users, ROOT / "tools"])]
+    problems = []
+    for struct, place, field in contract_fields():
+        read = [re.search(rf"(\.|->){field}\b(?!\s*(=[^=]|\{{))", side) is not None for side in sides]
+        written = [sets(side, struct, place, field) for side in sides]
+        if not (written[0] and read[1]) and not (written[1] and read[0]):
+            missing = "sets" if not any(written) else "reads"
+            problems.append(f"src/transport: nobody {missing} {struct}::{field} on the other side: delete it")
+    return problems
+
+
 def check_public(path: pathlib.Path) -> list[str]:
     return [
         f'includes "{header}": a public header includes only std and itself'
@@ -259,7 +310,7 @@ def main() -> int:
                 problems += [f"{path.relative_to(ROOT)}: {problem}" for problem in check(path)]
     for path in sorted(PACKAGE.rglob("*.py")):
         problems += [f"{path.relative_to(ROOT)}: {problem}" for problem in check_python(path)]
-    problems += check_rules()
+    problems += check_rules() + check_contract()
     for top in ("src", "include", "tools", "python", "tests", "bench", "examples"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in (".h", ".cc", ".py") and (lines := path.read_text().count("\n")) > MAX_LINES:

@@ -20,7 +20,6 @@ class Ring {
   /// The number of the oldest element, and the one after the newest.
   [[nodiscard]] uint32_t head() const { return head_; }
   [[nodiscard]] uint32_t tail() const { return tail_; }
-  [[nodiscard]] bool Contains(uint32_t number) const { return number - head_ < size(); }
   [[nodiscard]] T& operator[](uint32_t number) { return slots_[number & mask_]; }
   [[nodiscard]] T& front() { return (*this)[head_]; }
   /// The new newest element, with what an earlier one left in it.

@@ -31,9 +31,9 @@ namespace weightcast::transport {
 ///
 /// Every operation that Post takes gives exactly one Completion, also when its lane, its link or the
 /// peer dies. Operations complete in any order. A lane that fails gives LaneDown; what it held completes as
-/// kUnavailable (Written tells whether bytes may have landed) once nothing of it can land any more, or when
-/// the link goes down; the endpoint sends it again on another lane. Signals are sets: twice is harmless. A
-/// lane may come back (LaneUp), under the same number.
+/// kUnavailable, its bytes written or not, once nothing of it can land any more, or when the link goes down;
+/// the endpoint sends it again on another lane. Signals are sets: twice is harmless. A lane may come back
+/// (LaneUp), under the same number.
 ///
 /// Writes under a grant land only while the target holds it open. After Revoke the event Revoked comes
 /// as soon as it is certain that nothing of that grant can land any more: at once, after the
@@ -46,7 +46,6 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const = 0;
 
   // --- Memory ------------------------------------------------------------------------------
@@ -109,9 +108,6 @@ class Transport {
   /// To arm and disarm it takes system calls, and bytes land here without this process: callers who come
   /// again and again had better leave it unarmed meanwhile.
   [[nodiscard]] virtual bool ArmingIsCostly() const { return false; }
-  /// Signals of peers that were dropped because their grant was closed or unknown, or because bytes that they
-  /// stand for were refused here, since the start.
-  [[nodiscard]] virtual uint64_t stale_signals() const = 0;
 };
 
 /// A transport as builtin.cc lists it: best first.

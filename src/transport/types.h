@@ -55,16 +55,11 @@ struct Op {
   const DeviceEvent* after = nullptr;
 };
 
-/// What is known of an operation's bytes at the target.
-enum class Written : uint8_t { kNo, kMaybe, kYes };
-
 /// Exactly one for each operation taken. The source is the caller's again.
 struct Completion {
   LinkId link{};
-  uint32_t lane = 0;
   uint64_t cookie = 0;
   Code code = Code::kOk;
-  Written written = Written::kYes;
 };
 /// A peer's signal under an open grant (stale ones are counted and dropped by the transport).
 struct SignalArrived {
@@ -110,23 +105,11 @@ struct Deregistered {
 using Event = std::variant<Completion, SignalArrived, LinkReady, LaneDown, LaneUp, LinkDown, Revoked,
                            LinkClosed, Deregistered>;
 
-/// How a target keeps late writes of a revoked grant out.
-enum class RevokeKind : uint8_t {
-  kReceiverChecks,  ///< The target's own code looks at the grant before it lets bytes into place.
-  kReceiverResets,  ///< The target resets hardware queues or drops keys.
-  kWriterMarks,     ///< The writer marks itself busy and looks at the target's word before each piece.
-};
-
 /// What a transport can do for one (operation, local kind, remote kind).
 struct Capability {
-  bool supported = false;
+  bool supported = false;       ///< False: such memory is not registered over it.
   uint64_t max_length = 0;      ///< Of one operation.
-  uint32_t alignment = 1;       ///< Of offsets and lengths.
-  uint32_t inline_bytes = 0;    ///< Up to here the source is free as soon as the operation is taken.
   uint64_t at_once = 64 << 10;  ///< Up to here a caller had better post itself than wake another thread.
-  bool ordered = true;          ///< Operations of one lane land in the order of posting.
-  bool target_cpu = false;      ///< The target's progress must run.
-  RevokeKind revoke = RevokeKind::kReceiverChecks;
 };
 
 struct TransportOptions {

@@ -55,7 +55,6 @@ TEST_P(GrantTest, NothingLandsBeforeItOpensNorAfterItIsRevoked) {
   target.Wipe();
   const Completion late = Run(WriteOp(0, 0, kSize, kGrant));
   EXPECT_EQ(late.code, Code::kFenced);
-  EXPECT_EQ(late.written, Written::kNo);
   EXPECT_TRUE(target.Wiped());
 }
 
@@ -75,7 +74,6 @@ TEST_P(GrantTest, SignalsArriveWholeAfterTheirBytes) {
   EXPECT_EQ(Run(SignalOp(kGrant, 4)).code, Code::kOk);
   ASSERT_TRUE(pair.Until([&] { return b.signals.size() == 2; }));
   EXPECT_EQ(b.signals[1].signal.chunk, 4U);
-  EXPECT_EQ(b.transport().stale_signals(), 0U);
 }
 
 TEST_P(GrantTest, ASignalFollowsTheWritesBeforeItOnItsLane) {
@@ -144,7 +142,6 @@ TEST_P(GrantTest, RepeatedSignalsAreHarmless) {
   PumpFor({&a, &b}, std::chrono::milliseconds(5));
   ASSERT_GE(b.signals.size(), 1U);
   for (const auto& arrived : b.signals) EXPECT_EQ(arrived.signal.chunk, 7U);
-  EXPECT_EQ(b.transport().stale_signals(), 0U);
 }
 
 TEST_P(GrantTest, EverySignalOfManyArrives) {
@@ -168,7 +165,7 @@ TEST_P(GrantTest, EverySignalOfManyArrives) {
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
 }
 
-TEST_P(GrantTest, StaleSignalsAreCountedAndDropped) {
+TEST_P(GrantTest, StaleSignalsAreDropped) {
   Open(kGrant);
   RevokeAndWait(kGrant);
   EXPECT_EQ(Run(SignalOp(kGrant, 1)).code, Code::kFenced);
@@ -176,9 +173,6 @@ TEST_P(GrantTest, StaleSignalsAreCountedAndDropped) {
   EXPECT_EQ(Run(SignalOp({.slot = 60, .id = 999}, 3)).code, Code::kFenced);
   PumpFor({&a, &b}, std::chrono::milliseconds(5));
   EXPECT_TRUE(b.signals.empty());
-  // Where the writer itself sees that the grant is closed, nothing is sent that could be counted.
-  const bool target_sees = factory().name.starts_with("tcp");
-  EXPECT_EQ(b.transport().stale_signals(), target_sees ? 3U : 0U);
 }
 
 TEST_P(GrantTest, ASlotServesAgainUnderANewId) {
@@ -225,7 +219,6 @@ TEST_P(GrantTest, AGrantOpensItsRangesAlone) {
   for (const uint64_t at : {1 * kRun, 3 * kRun, 7 * kRun, 2 * kRun - 1}) {
     const Completion outside = Run(WriteOp(0, at, kRun, kGrant));
     EXPECT_EQ(outside.code, Code::kPermission) << at;
-    EXPECT_NE(outside.written, Written::kYes);
   }
   a.Post(Pair::kA, 0, WriteOp(0, 7 * kRun, 64, kGrant));
   EXPECT_EQ(Run(SignallingWrite(kGrant, 3, 64)).code, Code::kPermission) << "its signal is withheld";

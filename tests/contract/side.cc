@@ -136,7 +136,6 @@ void Side::Take(Event& event) {
     const auto found = pending_.find(completion->cookie);
     Require(found != pending_.end(), "a completion of an unknown or completed operation");
     Require(found->second == completion->link, "a completion with another link's id");
-    Require(completion->code != Code::kOk || completion->written == Written::kYes, "ok, yet not written");
     pending_.erase(found);
     completions[completion->cookie] = *completion;
   } else if (auto* signal = std::get_if<SignalArrived>(&event)) {

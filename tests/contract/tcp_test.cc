@@ -377,8 +377,7 @@ TEST(TcpHostileTest, RandomFramesBreakNothing) {
                        .offset = random() % 5000,
                        .length = random() % 5000,
                        .signal{},
-                       .code = static_cast<Code>(random() % 13),
-                       .written = Written::kMaybe};
+                       .code = static_cast<Code>(random() % 13)};
       std::array<std::byte, tcp::kMaxFrameSize> bytes{};
       const size_t size = tcp::EncodeFrame(frame, bytes);
       if (random() % 50 == 0) bytes[random() % size] ^= static_cast<std::byte>(random());

@@ -53,7 +53,6 @@ struct Context {
   PeerRegions peer_regions;
   EventQueue events;
   uint64_t copied = 0;  ///< Bytes moved through mappings, for guessing what the caches hold.
-  std::atomic<uint64_t> stale_signals{0};
 
   /// This process's devices; nullptr while no device memory is registered here. Any thread.
   [[nodiscard]] DeviceSide* devices() const { return devices_seen.load(std::memory_order_acquire); }

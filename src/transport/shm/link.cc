@@ -14,11 +14,9 @@ namespace {
 constexpr Duration kGrace = std::chrono::milliseconds(100);
 /// Not every lack of room ends with the socket's becoming writable: the user's descriptors under way, say.
 constexpr Duration kFlush = std::chrono::milliseconds(1);
-/// A copy engine may go on after its process has ended: the driver ends the channels of the dead within
-/// milliseconds, and nothing tells when.
-constexpr Duration kLatePushes = std::chrono::seconds(2);
 /// Run inside one Post.
 constexpr uint32_t kInlineOperations = 64;
+constexpr int kMessagesAtOnce = 64;
 
 }  // namespace
 
@@ -29,103 +27,174 @@ Result<std::unique_ptr<Link>> Link::Create(Context& context, LinkId id, Incarnat
 }
 
 Link::Link(Context& context, LinkId id, Incarnation peer, TimePoint deadline, OwnInbox inbox)
-    : context_(&context),
-      id_(id),
-      peer_(peer),
-      deadline_(deadline),
-      inbox_(std::move(inbox)),
-      engines_(context.copies),
-      offers_(context, channel_),
-      sources_(context, channel_, engines_),
-      cookie_(NewCookie()),
-      cell_(std::make_unique<TrialCell>()) {}
+    : link_(context, id, peer, std::move(inbox)), deadline_(deadline) {}
 
 Link::~Link() {
-  if (channel_.valid() && sources_.empty()) (void)channel_.Send(Encode(Dropped{.region = {}, .all = true}));
-  if (channel_.valid()) context_->poller.Remove(channel_.fd());
-  channel_.Close();
-  if (pidfd_.valid()) context_->poller.Remove(pidfd_.get());
-}
-
-std::string Link::PeerName() const {
-  return pid_ > 0 ? StrCat("pid ", pid_) : std::string("a process of another pid namespace");
+  if (link_.channel.valid() && link_.sources.empty())
+    (void)link_.channel.Send(Encode(Dropped{.region = {}, .all = true}));
+  if (link_.channel.valid()) link_.context.poller.Remove(link_.channel.fd());
+  link_.channel.Close();
+  if (link_.pidfd.valid()) link_.context.poller.Remove(link_.pidfd.get());
 }
 
 std::string Link::Describe() const {
-  if (state_ == State::kOpening) return "shm: connecting";
-  if (!sender_) return "shm: not connected";
-  const std::string other = paths_.refusal.empty()
+  if (link_.state == State::kOpening) return "shm: connecting";
+  if (!link_.sender) return "shm: not connected";
+  const std::string other = link_.paths.refusal.empty()
                                 ? "cross-process copy"
-                                : StrCat("ring (cross-process copy refused: ", paths_.refusal, ")");
+                                : StrCat("ring (cross-process copy refused: ", link_.paths.refusal, ")");
   return StrCat("shm: mapped memory and ", other,
-                staging_->in_use() ? "; device memory staged through host memory, " : ", ", PeerName());
+                link_.staging->in_use() ? "; device memory staged through host memory, " : ", ",
+                link_.PeerName());
 }
 
-void Link::Gone() {
-  if (std::exchange(gone_, true)) return;
-  offers_.Clear();
-  // The end of a process does not end what its devices were copying.
-  if (!inbox_.DeviceFence().Over(inbox_.shared().device_ended)) pushes_until_ = Clock::now() + kLatePushes;
+void Link::Connect(const Invitation& answer) {
+  if (const Status status = greeting_.Connect(answer); !status.ok()) Down(status);
+}
+
+void Link::Adopt(Channel channel, const Channel::Incoming& hello) {
+  if (const Status status = greeting_.Adopt(std::move(channel), hello); !status.ok()) Down(status);
+}
+
+void Link::BecomeReady() {
+  link_.state = State::kReady;
+  link_.inbox.CloseFd();
+  link_.inbox.Open();
+  link_.inbox.OpenSources();
+  link_.context.events.Push(LinkReady{.link = link_.id, .lanes = 1});
+  link_.context.peer_regions.ForEach(link_.id, [this](PeerRegion& region) { regions_.Import(region); });
+}
+
+Status Link::OnMessage(Channel::Incoming& message) {
+  WC_ASSIGN_OR_RETURN(const MessageKind kind, KindOf(message.bytes));
+  const bool ready = link_.state == State::kReady;
+  if (kind == MessageKind::kBell) return Status::Ok();
+  if (kind == MessageKind::kBye) {
+    link_.bye_seen = true;
+    return Status::Ok();
+  }
+  if (greeting_.Awaits(kind)) {
+    WC_RETURN_IF_ERROR(greeting_.OnMessage(kind, message));
+    if (greeting_.done()) BecomeReady();
+    return Status::Ok();
+  }
+  if (kind == MessageKind::kWantRegion && ready) {
+    WC_ASSIGN_OR_RETURN(const WantRegion request, DecodeWantRegion(message.bytes));
+    return regions_.On(request);
+  }
+  if (kind == MessageKind::kRegion && ready) {
+    WC_ASSIGN_OR_RETURN(const RegionReply reply, DecodeRegionReply(message.bytes));
+    return regions_.On(reply, message.fds);
+  }
+  if (kind == MessageKind::kRing && ready) {
+    WC_ASSIGN_OR_RETURN(const RingReply reply, DecodeRingReply(message.bytes));
+    return regions_.On(reply, message.fds);
+  }
+  if (kind >= MessageKind::kWantSource && ready) return devices_.OnMessage(kind, std::move(message));
+  return {Code::kProtocol,
+          "it sent a message of the wrong kind for the state of its link over shared memory"};
+}
+
+void Link::OnChannel() {
+  if (!link_.channel.valid()) return;
+  // What cannot be sent does not keep us from what the peer has sent, its hang-up above all.
+  const Status sent = link_.channel.Flush();
+  Status status;
+  for (int i = 0; i < kMessagesAtOnce && status.ok(); ++i) {
+    if (link_.channel.congested() && sent.ok() && !link_.over()) break;
+    auto message = link_.channel.Receive();
+    if (!message.ok()) {
+      if (message.status().code() == Code::kUnavailable) {
+        link_.CloseChannel();
+        return HangUp();
+      }
+      status = message.status();
+      break;
+    }
+    if (!*message) {
+      if (!link_.over()) status = sent;
+      break;
+    }
+    // Only the hang-up is still of interest, and whether our device memory is mapped there.
+    if (link_.over()) {
+      const auto dropped = DecodeDropped((*message)->bytes);
+      if (dropped.ok()) status = link_.offers.OnDropped(*dropped);
+      continue;
+    }
+    status = OnMessage(**message);
+    if (link_.bye_seen) return HangUp();
+  }
+  if (status.ok()) return link_.UpdateInterest();
+  if (!link_.over()) Down(status);
+  if (link_.channel_needed() && status.code() != Code::kUnavailable) return link_.UpdateInterest();
+  // Where no descriptor stands for the process, its hang-up is the only proof of its end.
+  if (!link_.pidfd.valid() && status.code() == Code::kUnavailable) return link_.UpdateInterest();
+  link_.CloseChannel();
 }
 
 void Link::OnProcess() {
-  Gone();
-  context_->poller.Remove(pidfd_.get());
-  if (state_ == State::kDown || state_ == State::kClosing) return;
-  Down({Code::kPeerDead, StrCat("the peer process has ended (", PeerName(), "); see its log")});
+  fences_.OnGone();
+  link_.context.poller.Remove(link_.pidfd.get());
+  if (link_.state == State::kDown || link_.state == State::kClosing) return;
+  Down({Code::kPeerDead, StrCat("the peer process has ended (", link_.PeerName(), "); see its log")});
 }
 
 void Link::OnTime(TimePoint now) {
-  if (pushes_until_ && now >= *pushes_until_) pushes_until_.reset();
-  if (channel_.valid() && channel_.waiting() && now >= flush_at_) {
+  fences_.OnTime(now);
+  if (link_.channel.valid() && link_.channel.waiting() && now >= flush_at_) {
     flush_at_ = now + kFlush;
     OnChannel();
   }
-  if (state_ == State::kHungUp && now >= deadline_) {
-    return Down({Code::kUnavailable, StrCat("the peer's socket was closed (", PeerName(), "); see its log")});
+  if (link_.state == State::kHungUp && now >= deadline_) {
+    return Down(
+        {Code::kUnavailable, StrCat("the peer's socket was closed (", link_.PeerName(), "); see its log")});
   }
-  if (state_ != State::kOpening) return;
+  if (link_.state != State::kOpening) return;
   if (now >= deadline_)
     return Down(
         {Code::kTimedOut,
          StrCat("the peer did not answer over shared memory within half of connect_timeout", kSeePeer)});
-  if (!peer_listener_.empty() && now >= retry_at_) TryConnect(now);
+  if (const Status status = greeting_.Step(now); !status.ok()) Down(status);
 }
 
 std::optional<TimePoint> Link::due() const {
   std::optional<TimePoint> due;
-  if (channel_.valid() && channel_.waiting()) due = flush_at_;
-  const auto earlier = [&](TimePoint when) { due = due ? std::min(*due, when) : when; };
-  if (pushes_until_) earlier(*pushes_until_);
-  if (state_ == State::kHungUp || state_ == State::kOpening) earlier(deadline_);
-  if (state_ == State::kOpening && !peer_listener_.empty()) earlier(retry_at_);
+  if (link_.channel.valid() && link_.channel.waiting()) due = flush_at_;
+  const auto earlier = [&](std::optional<TimePoint> when) {
+    if (when && (!due || *when < *due)) due = when;
+  };
+  earlier(fences_.due());
+  if (link_.state == State::kHungUp || link_.state == State::kOpening) earlier(deadline_);
+  if (link_.state == State::kOpening) earlier(greeting_.due());
   return due;
 }
 
 size_t Link::Post(std::span<const Op> ops, Budget& budget) {
-  if (state_ != State::kReady) return 0;
-  const size_t taken = sender_->Take(ops);
+  if (link_.state != State::kReady) return 0;
+  const size_t taken = link_.sender->queue().Take(ops);
   budget.operations = kInlineOperations;
-  sender_->Run(budget);
+  link_.sender->Run(budget);
   return taken;
 }
 
 bool Link::Turn(Budget& budget) {
-  bool any = StepDevices();
-  if (state_ != State::kReady && state_ != State::kHungUp) return any;
-  Budget incoming{.bytes = kPieceBytes};
-  Status status = receiver_->Drain(incoming, any);
-  if (state_ == State::kReady && status.ok()) {
-    any |= receiver_->RunPulls();
-    any |= receiver_->RunStaged(incoming);
-    any |= sender_->Run(budget);
-    any |= receiver_->Serve(budget);
-    if (status.ok() && paths_.ring_wanted && !ring_sent_) {
-      WarnOfRing();
-      status = SendRing();
-    }
+  const auto devices = devices_.Step();
+  if (!devices.ok()) {
+    Down(devices.status());
+    return true;
   }
-  if (status.ok() && (outbox_->broken() || staging_->out.broken()))
+  bool any = *devices;
+  if (link_.state != State::kReady && link_.state != State::kHungUp) return any;
+  Budget incoming{.bytes = kPieceBytes};
+  Status status = link_.receiver->Drain(incoming, any);
+  if (link_.state == State::kReady && status.ok()) {
+    any |= link_.receiver->RunPulls();
+    any |= link_.receiver->RunStaged(incoming);
+    any |= link_.sender->Run(budget);
+    any |= link_.receiver->Serve(budget);
+    status = regions_.Step();
+  }
+  if (status.ok() && (link_.outbox->broken() || link_.staging->out.broken()))
     status = {Code::kProtocol, "its counters in shared memory count more than was sent"};
   if (status.ok()) return any;
   Down(status);
@@ -134,97 +203,70 @@ bool Link::Turn(Budget& budget) {
 
 void Link::Arm(bool fences) {
   armed_ = true;
-  const bool space = state_ == State::kReady && (!sender_->idle() || receiver_->owes());
-  inbox_.shared().wake.store(kWakeRecords | (space ? kWakeSpace : 0) | (fences ? kWakeFence : 0),
-                             std::memory_order_seq_cst);
+  const bool space =
+      link_.state == State::kReady && (!link_.sender->queue().empty() || link_.receiver->owes());
+  link_.inbox.shared().wake.store(kWakeRecords | (space ? kWakeSpace : 0) | (fences ? kWakeFence : 0),
+                                  std::memory_order_seq_cst);
 }
 
 void Link::Disarm() {
-  if (std::exchange(armed_, false)) inbox_.shared().wake.store(0, std::memory_order_seq_cst);
-}
-
-Status Link::OpenGrant(const GrantName& grant, GrantReach ranges) {
-  if (state_ == State::kDown || state_ == State::kClosing) {
-    return {Code::kUnavailable, StrCat("the link to this peer (", PeerName(), ") is down; connect again")};
-  }
-  return inbox_.OpenGrant(grant, std::move(ranges));
-}
-
-void Link::Revoke(const GrantName& grant) {
-  const bool open = inbox_.CloseGrant(grant);
-  revokes_.push_back({.grant = grant, .fence = MakeFence(), .frees_slot = open});
-  SettleRevokes();
-}
-
-bool Link::SettleRevokes() {
-  return std::erase_if(revokes_, [this](const PendingRevoke& revoke) {
-           if (!Over(revoke.fence)) return false;
-           if (revoke.frees_slot) inbox_.FreeSlot(revoke.grant.slot);
-           context_->events.Push(Revoked{.link = id_, .grant = revoke.grant});
-           return true;
-         }) > 0;
+  if (std::exchange(armed_, false)) link_.inbox.shared().wake.store(0, std::memory_order_seq_cst);
 }
 
 void Link::HangUp() {
-  if (!bye_seen_ || !channel_needed()) CloseChannel();
-  if (state_ == State::kDown || state_ == State::kClosing) {
+  if (!link_.bye_seen || !link_.channel_needed()) link_.CloseChannel();
+  if (link_.state == State::kDown || link_.state == State::kClosing) {
     // Without a descriptor for the process its hang-up must do: see docs/wire.md.
-    if (!pidfd_.valid() && !channel_.valid()) Gone();
+    if (!link_.pidfd.valid() && !link_.channel.valid()) fences_.OnGone();
     return;
   }
-  if (state_ == State::kOpening && !bye_seen_) {
+  if (link_.state == State::kOpening && !link_.bye_seen) {
     return Down({Code::kUnavailable, "the peer closed its socket while the link was made; see its log"});
   }
-  if (bye_seen_)
-    return Down({Code::kUnavailable, StrCat("the peer closed the link (", PeerName(), "); see its log")});
-  if (!pidfd_.valid()) {
-    if (sender_) Gone();
-    return Down({gone_ ? Code::kPeerDead : Code::kUnavailable,
-                 StrCat("the peer's socket was closed (", PeerName(), "); see its log")});
+  if (link_.bye_seen)
+    return Down(
+        {Code::kUnavailable, StrCat("the peer closed the link (", link_.PeerName(), "); see its log")});
+  if (!link_.pidfd.valid()) {
+    if (link_.sender) fences_.OnGone();
+    return Down({fences_.gone() ? Code::kPeerDead : Code::kUnavailable,
+                 StrCat("the peer's socket was closed (", link_.PeerName(), "); see its log")});
   }
-  if (HasExited(pidfd_)) return OnProcess();
-  state_ = State::kHungUp;
+  if (HasExited(link_.pidfd)) return OnProcess();
+  link_.state = State::kHungUp;
   deadline_ = Clock::now() + kGrace;
 }
 
-void Link::CloseChannel() {
-  if (!channel_.valid()) return;
-  context_->poller.Remove(channel_.fd());
-  channel_.Close();
-}
-
 void Link::Down(const Status& status) {
-  const std::string peer = PeerName();
+  const std::string peer = link_.PeerName();
   Status reason = BrokeProtocol(StrCat("the peer (", peer, ")"), status);
   if (reason.message().find(peer) == std::string::npos)
     reason = {reason.code(), StrCat(reason.message(), " (the peer is ", peer, ")")};
-  const bool was_ready = state_ == State::kReady || state_ == State::kHungUp;
+  const bool was_ready = link_.state == State::kReady || link_.state == State::kHungUp;
   // What the peer had put into our inbox before it went is complete: its bytes landed before.
-  if (was_ready && reason.code() != Code::kProtocol) receiver_->DrainAll();
-  inbox_.CloseSources();  // Before anything completes: from then on sources may change.
-  sources_.Close();
-  state_ = State::kDown;
-  if (sender_) sender_->Fail(reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable);
-  if (was_ready) context_->events.Push(LaneDown{.link = id_, .lane = 0, .reason = reason});
-  context_->events.Push(LinkDown{.link = id_, .reason = reason});
-  if (channel_.valid() && !bye_seen_) (void)channel_.Send(Encode(Bye{}));
-  context_->peer_regions.ForEach(id_, [](PeerRegion& region) {
+  if (was_ready && reason.code() != Code::kProtocol) link_.receiver->DrainAll();
+  link_.inbox.CloseSources();  // Before anything completes: from then on sources may change.
+  link_.sources.Close();
+  link_.state = State::kDown;
+  if (link_.sender)
+    link_.sender->queue().Fail(reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable);
+  if (was_ready) link_.context.events.Push(LaneDown{.link = link_.id, .lane = 0, .reason = reason});
+  link_.context.events.Push(LinkDown{.link = link_.id, .reason = reason});
+  if (link_.channel.valid() && !link_.bye_seen) (void)link_.channel.Send(Encode(Bye{}));
+  link_.context.peer_regions.ForEach(link_.id, [](PeerRegion& region) {
     region.state = PeerRegion::State::kFailed;
     region.failure = Code::kUnavailable;
   });
 }
 
 void Link::Close() {
-  inbox_.CloseSources();
-  sources_.Close();
-  if (sender_) sender_->Fail(Code::kCancelled);
-  if (channel_.valid() && state_ != State::kDown) (void)channel_.Send(Encode(Bye{}));
-  context_->peer_regions.EraseLink(id_);
-  mappings_.clear();
-  inbox_.CloseAll();
-  state_ = State::kClosing;
-  closing_.emplace(MakeFence());
-  closing_->pushes = inbox_.DeviceFence();
+  link_.inbox.CloseSources();
+  link_.sources.Close();
+  if (link_.sender) link_.sender->queue().Fail(Code::kCancelled);
+  if (link_.channel.valid() && link_.state != State::kDown) (void)link_.channel.Send(Encode(Bye{}));
+  link_.context.peer_regions.EraseLink(link_.id);
+  regions_.Close();
+  link_.state = State::kClosing;
+  fences_.Close();
 }
 
 }  // namespace weightcast::transport::shm

@@ -87,10 +87,7 @@ Status Receiver::Handle(const RecordBody& body, Budget& budget) {
 }
 
 void Receiver::OnSignal(const SignalRecord& record) {
-  if (!inbox_->IsOpen(record.slot, record.grant)) {
-    context_->stale_signals.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
+  if (!inbox_->IsOpen(record.slot, record.grant)) return;
   context_->events.Push(SignalArrived{.link = link_,
                                       .signal = {.grant = {.slot = record.slot, .id = record.grant},
                                                  .transfer = record.transfer,
@@ -118,7 +115,6 @@ Status Receiver::OnPut(const PutRecord& record, Budget& budget) {
   if ((record.flags & kNewScope) != 0) scope_failure = Code::kOk;
   // Once refused, the rest of an operation is refused too: it counts as one.
   if (put_code_ == Code::kOk) put_code_ = abandoned ? Code::kInvalidArgument : Place(record, bytes);
-  put_placed_ |= put_code_ == Code::kOk;
   if (!abandoned) {
     inbox_->TakePayload(record.position + record.length);
     budget.bytes -= std::min<uint64_t>(budget.bytes, record.length);
@@ -133,9 +129,8 @@ bool Receiver::EndPiece(uint8_t flags, uint16_t slot, uint64_t sequence) {
   if (put_code_ != Code::kOk) scope_failure = put_code_;
   if ((flags & kLastPiece) == 0) return false;
   const bool signalled = (flags & kSignalled) != 0;
-  Answer(sequence, signalled ? scope_failure : put_code_, put_placed_);
+  Answer(sequence, signalled ? scope_failure : put_code_);
   put_code_ = Code::kOk;
-  put_placed_ = false;
   return signalled && scope_failure == Code::kOk;
 }
 
@@ -178,7 +173,6 @@ void Receiver::EndPull(const Pull& pull, bool peer_ended) {
     const bool abandoned = (record.flags & kAbandoned) != 0;
     put_code_ = abandoned ? Code::kInvalidArgument : puller_->Outcome(pull, peer_ended);
   }
-  put_placed_ |= pull.submitted > 0;
   if (EndPiece(record.flags, record.slot, record.sequence)) OnSignal(pull.signal);
 }
 
@@ -198,7 +192,7 @@ Code Receiver::Place(const PutRecord& record, const std::byte* bytes) {
   return Code::kOk;
 }
 
-void Receiver::Answer(uint64_t sequence, Code code, bool placed) {
+void Receiver::Answer(uint64_t sequence, Code code) {
   if (code == Code::kOk && !answers_.empty()) {
     AnswerRecord& newest = answers_[answers_.tail() - 1];
     if (newest.code == 0) {
@@ -206,9 +200,7 @@ void Receiver::Answer(uint64_t sequence, Code code, bool placed) {
       return;
     }
   }
-  answers_.Push() = {.code = static_cast<uint8_t>(code),
-                     .partly = static_cast<uint8_t>(placed && code != Code::kOk),
-                     .sequence = sequence};
+  answers_.Push() = {.code = static_cast<uint8_t>(code), .sequence = sequence};
 }
 
 Status Receiver::OnGet(const GetRecord& record) {

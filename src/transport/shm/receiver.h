@@ -61,7 +61,7 @@ class Receiver {
   /// signal counts.
   bool EndPiece(uint8_t flags, uint16_t slot, uint64_t sequence);
   [[nodiscard]] Code Place(const PutRecord& record, const std::byte* bytes);
-  void Answer(uint64_t sequence, Code code, bool placed);
+  void Answer(uint64_t sequence, Code code);
   Status OnGet(const GetRecord& record);
   Status OnData(const DataRecord& record, Budget& budget);
   bool SendAnswers();
@@ -80,7 +80,6 @@ class Receiver {
   bool ending_ = false;
 
   Code put_code_ = Code::kOk;       ///< Of the write under way: the first refusal of its pieces.
-  bool put_placed_ = false;         ///< Some of its pieces are in place.
   bool put_signal_ = false;         ///< The next record must be the put's signal.
   bool put_signal_counts_ = false;  ///< All that it stands for has landed.
   std::array<Code, kGrantSlots> scope_failure_{};

@@ -38,7 +38,6 @@ void Receiver::EndStagedPut(const Arrival& arrival) {
   const PutRecord& record = arrival.record;
   if ((record.flags & kNewScope) != 0) scope_failure_[record.slot] = Code::kOk;
   if (put_code_ == Code::kOk) put_code_ = arrival.Outcome();
-  put_placed_ |= arrival.placed;
   if (EndPiece(record.flags, record.slot, record.sequence)) OnSignal(arrival.signal);
 }
 

@@ -80,8 +80,7 @@ inline constexpr uint64_t kLongestPull = uint64_t{1} << 30;
 struct AnswerRecord {
   RecordKind kind = RecordKind::kAnswer;
   uint8_t code = 0;
-  uint8_t partly = 0;  ///< Refused only after pieces of it had been put in place.
-  uint8_t reserved[5] = {};
+  uint8_t reserved[6] = {};
   uint64_t sequence = 0;
 };
 

@@ -10,61 +10,41 @@ Sender::Step Sender::Stage(Pending& pending, const PeerRegion& region, const Loc
                            Budget& budget) {
   if (pending.done > 0 && pending.path != Path::kStaged) return GiveUp(pending, Code::kUnavailable);
   // The peer serves reads beside the writes that follow them: order is kept by waiting.
-  if (!Joins(Path::kStaged) || (head_ != next_ && At(next_ - 1).op.kind != pending.op.kind)) {
+  if (!queue_.Joins(Path::kStaged) ||
+      (queue_.waiting() && queue_.At(queue_.next() - 1).op.kind != pending.op.kind)) {
     return Step::kStalled;
   }
-  return pending.op.kind == OpKind::kRead ? StageRead(pending, region)
+  return pending.op.kind == OpKind::kRead ? Get(pending, region, kInStage)
                                           : StageWrite(pending, region, local, budget);
 }
 
 Sender::Step Sender::StageWrite(Pending& pending, const PeerRegion& region, const LocalRegion& local,
                                 Budget& budget) {
-  const Op& op = pending.op;
   StagedOut& out = devices_.staging.out;
   const device::Device* const device = local.device == nullptr ? nullptr : &local.device->device;
-  if (next_ - head_ >= kRingWindow) return Step::kStalled;
+  if (queue_.next() - queue_.head() >= kRingWindow) return Step::kStalled;
   const auto ready = out.Ready(device);
   if (ready == StagedOut::State::kWaits) return Step::kStalled;
   if (ready == StagedOut::State::kFailed) return GiveUp(pending, out.failure());
-  const uint64_t size = std::min(op.length - pending.done, out.Most(device));
+  const uint64_t size = std::min(pending.op.length - pending.done, out.Most(device));
   if (device == nullptr && size > budget.bytes) return Step::kSpent;
-  const std::byte* const from = LocalAt(pending, size);
+  const std::byte* const from = queue_.LocalAt(pending, size);
   if (from == nullptr) return GiveUp(pending, Code::kInvalidArgument);
   const auto position = out.Bring(device, from, size);
   if (!position) return Step::kStalled;
   if (device == nullptr) budget.bytes -= size;
   pending.path = Path::kStaged;
-  const uint8_t flags = BeginPiece(pending, size) | kInStage;
-  out.Announce(PutRecord{.flags = flags,
-                         .slot = static_cast<uint16_t>(op.grant.slot),
-                         .length = static_cast<uint32_t>(size),
-                         .grant = op.grant.id,
-                         .region = region.name.id,
-                         .generation = region.name.generation,
-                         .offset = op.remote_offset + pending.done,
-                         .position = *position,
-                         .sequence = pending.sequence});
-  return EndPiece(pending, size, flags);
-}
-
-Sender::Step Sender::StageRead(Pending& pending, const PeerRegion& region) {
-  if (next_ - head_ >= kGetWindow || !outbox_->HasSpace()) return Step::kStalled;
-  pending.path = Path::kStaged;
-  pending.sequence = next_sequence_++;
-  outbox_->Push(GetRecord{.flags = kInStage,
-                          .region = region.name.id,
-                          .generation = region.name.generation,
-                          .offset = pending.op.remote_offset,
-                          .length = pending.op.length,
-                          .sequence = pending.sequence});
-  ++next_;
-  return Step::kDone;
+  PutRecord record = BeginPiece(pending, region, size);
+  record.flags |= kInStage;
+  record.position = *position;
+  out.Announce(record);
+  return EndPiece(pending, record.length, record.flags);
 }
 
 bool Sender::Awaits(const DataRecord& record) {
-  arriving_ = std::max(arriving_, head_);
-  if (arriving_ >= next_) return false;
-  const Pending& pending = At(arriving_);
+  arriving_ = std::max(arriving_, queue_.head());
+  if (arriving_ >= queue_.next()) return false;
+  const Pending& pending = queue_.At(arriving_);
   if (pending.op.kind != OpKind::kRead || pending.path != Path::kStaged ||
       record.sequence != pending.sequence || record.code > static_cast<uint8_t>(Code::kInternal)) {
     return false;
@@ -77,7 +57,7 @@ bool Sender::Awaits(const DataRecord& record) {
 
 Status Sender::OnStagedData(const DataRecord& record) {
   if (!Awaits(record)) return {Code::kProtocol, "it sent bytes that were not asked for"};
-  Pending& pending = At(arriving_);
+  Pending& pending = queue_.At(arriving_);
   WC_RETURN_IF_ERROR(
       devices_.staging.in.AddData(record, pending.op.local, pending.op.local_offset + pending.done));
   if (record.code == 0) pending.done += record.length;
@@ -86,10 +66,10 @@ Status Sender::OnStagedData(const DataRecord& record) {
 }
 
 void Sender::OnStagedPlaced(uint8_t flags, Code code) {
-  Pending& pending = At(head_);
+  Pending& pending = queue_.At(queue_.head());
   if (pending.code == Code::kOk) pending.code = code;
   if ((flags & kLastPiece) == 0) return;
-  Complete(pending.code, pending.code == Code::kOk ? Written::kYes : Written::kNo);
+  queue_.Complete(pending.code);
 }
 
 }  // namespace weightcast::transport::shm

@@ -64,7 +64,7 @@ void ShmTransport::Dispatch(uint64_t key, TimePoint now) {
 
 void ShmTransport::Welcome(Acceptor::Guest guest) {
   for (Link* link : order_) {
-    if (link->awaits_guest() && link->cookie() == guest.hello.cookie) {
+    if (link->greeting().awaits_guest() && link->greeting().cookie() == guest.hello.cookie) {
       return link->Adopt(std::move(guest.channel), guest.message);
     }
   }
@@ -92,7 +92,7 @@ bool ShmTransport::TakeChanges() {
     any = true;
     for (PeerRegion* region : context_.peer_regions.TakeAdded()) {
       if (Link* const link = Find(region->link); link != nullptr) {
-        link->Import(*region);
+        link->regions().Import(*region);
       } else {
         context_.peer_regions.Erase(region->link, region->id);
       }
@@ -102,8 +102,8 @@ bool ShmTransport::TakeChanges() {
     any = true;
     RegionFence fence{.region = region, .waits = {}};
     for (Link* link : order_) {
-      fence.waits.emplace_back(link, link->MakeFence(region));
-      link->DropSource(region);
+      fence.waits.emplace_back(link, link->fences().Make(region));
+      link->devices().offers().Drop(region);
     }
     region_fences_.push_back(std::move(fence));
   }
@@ -113,9 +113,9 @@ bool ShmTransport::TakeChanges() {
 bool ShmTransport::SettleFences() {
   bool any = false;
   for (Link* link : order_) {
-    if (link->has_revokes()) any |= link->SettleRevokes();
+    if (link->fences().has_revokes()) any |= link->fences().Settle();
   }
-  const auto over = [](const auto& wait) { return wait.first->Over(wait.second); };
+  const auto over = [](const auto& wait) { return wait.first->fences().Over(wait.second); };
   const auto settled = [&](RegionFence& fence) {
     std::erase_if(fence.waits, over);
     if (!fence.waits.empty() || Held(fence.region)) return false;
@@ -128,7 +128,8 @@ bool ShmTransport::SettleFences() {
 
 /// Whether a peer may still have it mapped for its devices.
 bool ShmTransport::Held(uint32_t region) const {
-  return std::ranges::any_of(order_, [region](const Link* link) { return link->SourceHeld(region); }) ||
+  return std::ranges::any_of(order_,
+                             [region](Link* link) { return link->devices().offers().Holds(region); }) ||
          std::ranges::any_of(departed_, [region](const DepartedPeer& peer) { return peer.Holds(region); });
 }
 
@@ -138,8 +139,9 @@ bool ShmTransport::RemoveClosed() {
     for (RegionFence& fence : region_fences_) {
       std::erase_if(fence.waits, [link](const auto& wait) { return wait.first == link; });
     }
-    link->SettleRevokes();
-    if (auto departed = link->Depart(); departed) departed_.push_back(std::move(*departed));
+    link->fences().Settle();
+    if (auto departed = link->devices().Depart(link->fences().gone()); departed)
+      departed_.push_back(std::move(*departed));
     const LinkId id = link->id();
     context_.peer_regions.EraseLink(id);
     context_.events.Push(LinkClosed{.link = id});
@@ -156,7 +158,7 @@ bool ShmTransport::Arm() {
   for (Link* link : order_) link->Arm(fences);
   // Whatever came before the flags were up is found by looking once more.
   bool work = Turn() || !context_.events.empty() || poll_now_;
-  for (const Link* link : order_) work |= link->waits_for_device();
+  for (Link* link : order_) work |= link->devices().waits();
   if (work) {
     Disarm();
     return false;

@@ -60,8 +60,9 @@ ShmTransport::~ShmTransport() {
   const TimePoint limit = Clock::now() + (context_.devices() == nullptr ? std::chrono::milliseconds(100)
                                                                         : std::chrono::seconds(3));
   const auto all_closed = [this] {
-    return std::all_of(order_.begin(), order_.end(), [](const Link* link) {
-      return link->closed() && !link->SourceHeld(kTrialRegion);  // The cell is ours to wait for.
+    return std::all_of(order_.begin(), order_.end(), [](Link* link) {
+      return link->closed() &&
+             !link->devices().offers().Holds(kTrialRegion);  // The cell is ours to wait for.
     });
   };
   while ((!all_closed() || !departed_.empty()) && Clock::now() < limit) {
@@ -73,18 +74,9 @@ ShmTransport::~ShmTransport() {
 Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
   if (local == MemoryKind::kDevice || remote == MemoryKind::kDevice) {
     // Devices copy, and the target's processor has it done: nothing much is moved inside Post.
-    return {.supported = true,
-            .max_length = kLongestPull,
-            .at_once = std::numeric_limits<uint64_t>::max(),
-            .target_cpu = true,
-            .revoke = RevokeKind::kReceiverChecks};
+    return {.supported = true, .max_length = kLongestPull, .at_once = std::numeric_limits<uint64_t>::max()};
   }
-  // The target's processor is needed where cross-process copy is refused.
-  return {.supported = true,
-          .max_length = std::numeric_limits<uint64_t>::max() / 2,
-          .at_once = kAtOnceBytes,
-          .target_cpu = true,
-          .revoke = RevokeKind::kWriterMarks};
+  return {.supported = true, .max_length = std::numeric_limits<uint64_t>::max() / 2, .at_once = kAtOnceBytes};
 }
 
 Result<std::string> ShmTransport::Register(const RegionName& name, const DescribedMemory& memory,
@@ -137,10 +129,10 @@ Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation p
                     "the setting transport");
   }
   WC_ASSIGN_OR_RETURN(auto made, Link::Create(context_, link, peer, deadline));
-  made->set_peer_cookie(invitation.cookie);
+  made->greeting().set_peer_cookie(invitation.cookie);
   const Invitation own{.boot_id = boot_id_,
                        .name = role == Role::kResponder ? acceptor_.name() : std::string(),
-                       .cookie = made->cookie()};
+                       .cookie = made->greeting().cookie()};
   order_.push_back(made.get());
   links_.emplace(static_cast<uint32_t>(link), std::move(made));
   return Encode(own);
@@ -174,7 +166,7 @@ Status ShmTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach r
   if (found == nullptr)
     return {Code::kInvalidArgument,
             StrCat("shm: there is no link ", static_cast<uint32_t>(link), kReportBug)};
-  return found->OpenGrant(grant, std::move(ranges));
+  return found->fences().OpenGrant(grant, std::move(ranges));
 }
 
 void ShmTransport::Revoke(LinkId link, const GrantName& grant) {
@@ -182,7 +174,7 @@ void ShmTransport::Revoke(LinkId link, const GrantName& grant) {
   if (found == nullptr) {
     context_.events.Push(Revoked{.link = link, .grant = grant});
   } else {
-    found->Revoke(grant);
+    found->fences().Revoke(grant);
   }
 }
 
@@ -202,8 +194,8 @@ void ShmTransport::WakeSleeper() {
 }
 
 bool ShmTransport::has_fences() const {
-  return !region_fences_.empty() || std::any_of(order_.begin(), order_.end(), [](const Link* link) {
-    return link->has_revokes() || link->state() == Link::State::kClosing;
+  return !region_fences_.empty() || std::any_of(order_.begin(), order_.end(), [](Link* link) {
+    return link->fences().has_revokes() || link->state() == Link::State::kClosing;
   });
 }
 

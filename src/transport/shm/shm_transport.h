@@ -27,7 +27,6 @@ class ShmTransport final : public Transport {
   /// Closes every link; waits briefly for copies of peers that are under way.
   ~ShmTransport() override;
 
-  [[nodiscard]] std::string_view name() const override { return "shm"; }
   [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
 
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
@@ -55,15 +54,12 @@ class ShmTransport final : public Transport {
   [[nodiscard]] int fd() const override { return context_.poller.fd(); }
   bool Arm() override;
   void Disarm() override;
-  [[nodiscard]] uint64_t stale_signals() const override {
-    return context_.stale_signals.load(std::memory_order_relaxed);
-  }
 
  private:
   /// A deregistration that waits for the peers' copies.
   struct RegionFence {
     uint32_t region = 0;
-    std::vector<std::pair<Link*, Link::Fence>> waits;
+    std::vector<std::pair<Link*, LinkFences::Fence>> waits;
   };
 
   ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,

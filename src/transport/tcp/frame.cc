@@ -105,15 +105,13 @@ std::string_view GetRead(Reader& in, Frame& frame) {
 
 std::string_view GetResult(Reader& in, Frame& frame) {
   uint8_t code = 0;
-  uint8_t written = 0;
+  uint8_t zero8 = 0;
   uint16_t zero16 = 0;
   uint32_t zero32 = 0;
-  in.Get(code, written, zero16, zero32);
-  if (zero16 != 0 || zero32 != 0) return "a reserved field is not zero";
+  in.Get(code, zero8, zero16, zero32);
+  if (zero8 != 0 || zero16 != 0 || zero32 != 0) return "a reserved field is not zero";
   if (code > static_cast<uint8_t>(Code::kInternal)) return "a result's code is unknown";
-  if (written > static_cast<uint8_t>(Written::kYes)) return "a result's outcome is unknown";
   frame.code = static_cast<Code>(code);
-  frame.written = static_cast<Written>(written);
   return "";
 }
 
@@ -173,8 +171,7 @@ size_t EncodeFrame(const Frame& frame, std::span<std::byte, kMaxFrameSize> out) 
     case FrameType::kAck:
       break;
     case FrameType::kResult:
-      writer.Put(static_cast<uint8_t>(frame.code), static_cast<uint8_t>(frame.written), uint16_t{0},
-                 uint32_t{0});
+      writer.Put(static_cast<uint8_t>(frame.code), uint8_t{0}, uint16_t{0}, uint32_t{0});
       break;
     case FrameType::kData:
       writer.Put(frame.length);

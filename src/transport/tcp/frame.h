@@ -16,19 +16,18 @@ enum class FrameType : uint8_t { kWrite = 1, kSignal, kRead, kAck, kResult, kDat
 /// One frame without its payload. Which fields count depends on the type.
 struct Frame {
   FrameType type = FrameType::kAck;
-  bool has_signal = false;         ///< kWrite.
-  bool first = false;              ///< kWrite, kSignal: Op::first.
-  uint32_t sequence = 0;           ///< kLaneOver: which generation of the lane.
-  uint32_t region = 0;             ///< kWrite, kRead.
-  uint32_t generation = 0;         ///< kWrite, kRead.
-  GrantName grant;                 ///< kWrite.
-  uint64_t offset = 0;             ///< kWrite, kRead.
-  uint64_t length = 0;             ///< kWrite, kRead, kData.
-  Signal signal;                   ///< kSignal, kWrite with has_signal.
-  Code code = Code::kOk;           ///< kResult.
-  Written written = Written::kNo;  ///< kResult.
-  uint16_t lane = 0;               ///< kLaneOver: the one that is over.
-  bool heard = false;              ///< kLaneOver: the sender knows it of the receiver too.
+  bool has_signal = false;  ///< kWrite.
+  bool first = false;       ///< kWrite, kSignal: Op::first.
+  uint32_t sequence = 0;    ///< kLaneOver: which generation of the lane.
+  uint32_t region = 0;      ///< kWrite, kRead.
+  uint32_t generation = 0;  ///< kWrite, kRead.
+  GrantName grant;          ///< kWrite.
+  uint64_t offset = 0;      ///< kWrite, kRead.
+  uint64_t length = 0;      ///< kWrite, kRead, kData.
+  Signal signal;            ///< kSignal, kWrite with has_signal.
+  Code code = Code::kOk;    ///< kResult.
+  uint16_t lane = 0;        ///< kLaneOver: the one that is over.
+  bool heard = false;       ///< kLaneOver: the sender knows it of the receiver too.
   /// Bytes that follow the frame.
   [[nodiscard]] uint64_t payload() const {
     return type == FrameType::kWrite || type == FrameType::kData ? length : 0;

@@ -29,7 +29,7 @@ Lane::Lane(const LaneShared& shared, Owner& owner, const GrantTable& grants, Lin
       index_(index),
       socket_(std::move(socket)),
       peer_(std::move(peer)),
-      outbox_(link, index, depth, shared.events, shared.regions, *shared.copiers),
+      outbox_(link, depth, shared.events, shared.regions, *shared.copiers),
       depth_(depth) {}
 
 Lane::~Lane() { Hang(); }
@@ -193,14 +193,13 @@ Verdict Lane::OnFrame(const Frame& frame) {
     case FrameType::kWrite:
       return OnWrite(frame);
     case FrameType::kSignal:
-      return {.violation = MustQueue() ? Queue(frame, Code::kOk, Written::kNo) : OnSignal(frame)};
+      return {.violation = MustQueue() ? Queue(frame, Code::kOk) : OnSignal(frame)};
     case FrameType::kRead:
-      return {.violation = MustQueue() ? Queue(frame, Code::kOk, Written::kNo) : OnRead(frame)};
+      return {.violation = MustQueue() ? Queue(frame, Code::kOk) : OnRead(frame)};
     case FrameType::kAck:
       return {.violation = outbox_.OnAck(frame.sequence)};
     case FrameType::kResult:
-      if (MustQueue() && outbox_.IsRead(frame.sequence))
-        return {.violation = Queue(frame, Code::kOk, Written::kNo)};
+      if (MustQueue() && outbox_.IsRead(frame.sequence)) return {.violation = Queue(frame, Code::kOk)};
       return {.violation = outbox_.OnResult(frame)};
     case FrameType::kLaneOver:
       return {.violation = owner_.OnLaneOver(index_, frame)};
@@ -231,7 +230,6 @@ Code Lane::Judge(const Frame& frame, const LocalRegion* region) const {
 Verdict Lane::OnWrite(const Frame& frame) {
   LocalRegion* const region = shared_.regions.Find(frame.region, frame.generation);
   write_code_ = Judge(frame, region);
-  write_written_ = Written::kNo;
   write_region_ = write_code_ == Code::kOk ? region : nullptr;
   if (write_region_ == nullptr) return {};
   if (region->device == nullptr) return {.place = region->base + frame.offset};
@@ -251,20 +249,17 @@ Verdict Lane::OnData(const Frame& frame) {
 
 std::string_view Lane::EndWrite(const Frame& frame) {
   write_region_ = nullptr;
-  return MustQueue() ? Queue(frame, write_code_, write_written_)
-                     : FinishWrite(frame, write_code_, write_written_);
+  return MustQueue() ? Queue(frame, write_code_) : FinishWrite(frame, write_code_);
 }
 
-std::string_view Lane::FinishWrite(const Frame& frame, Code code, Written written) {
+std::string_view Lane::FinishWrite(const Frame& frame, Code code) {
   if (frame.first) refusals_.Begin(frame.grant);
   if (code != Code::kOk) refusals_.Note(frame.grant, code);
   if (frame.has_signal) {
     const Code signal = Deliver(frame.signal);
-    // Its bytes are in place all the same.
-    if (code == Code::kOk && signal != Code::kOk) written = Written::kMaybe;
-    if (code == Code::kOk) code = signal;
+    if (code == Code::kOk) code = signal;  // Its bytes are in place all the same.
   }
-  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code, written) ? "" : kTooMany;
+  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code) ? "" : kTooMany;
   outbox_.Ack(frame.sequence);
   return "";
 }
@@ -272,7 +267,7 @@ std::string_view Lane::FinishWrite(const Frame& frame, Code code, Written writte
 std::string_view Lane::OnSignal(const Frame& frame) {
   if (frame.first) refusals_.Begin(frame.signal.grant);
   const Code code = Deliver(frame.signal);
-  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code, Written::kNo) ? "" : kTooMany;
+  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code) ? "" : kTooMany;
   outbox_.Ack(frame.sequence);
   return "";
 }
@@ -280,11 +275,7 @@ std::string_view Lane::OnSignal(const Frame& frame) {
 Code Lane::Deliver(const Signal& signal) {
   const Code refused = refusals_.End(signal.grant);
   const Code code = refused == Code::kOk && !grants_.IsOpen(signal.grant) ? Code::kFenced : refused;
-  if (code == Code::kOk) {
-    shared_.events.Push(SignalArrived{link_, signal});
-  } else {
-    ++shared_.stale_signals;
-  }
+  if (code == Code::kOk) shared_.events.Push(SignalArrived{link_, signal});
   return code;
 }
 
@@ -297,7 +288,7 @@ std::string_view Lane::OnRead(const Frame& frame) {
     code = Code::kOutOfBounds;
   }
   const bool taken = code == Code::kOk ? outbox_.Serve(frame.sequence, *region, frame.offset, frame.length)
-                                       : outbox_.Answer(frame.sequence, code, Written::kNo);
+                                       : outbox_.Answer(frame.sequence, code);
   return taken ? "" : kTooMany;
 }
 
@@ -321,7 +312,6 @@ void Lane::DivertWrite(Code code) {
   inbox_.Divert();
   write_region_ = nullptr;
   write_code_ = code;
-  write_written_ = Written::kMaybe;
   has_input_ |= std::exchange(stalled_, false);
   CountWanting();
 }

@@ -25,7 +25,6 @@ struct LaneShared {
   const Poller& poller;
   Regions& regions;
   EventQueue& events;
-  uint64_t& stale_signals;
   uint32_t& wanting;           ///< How many lanes want attention though no socket may say so.
   bool& moved;                 ///< Set when bytes went in or out.
   TimePoint& next_step;        ///< Set to the past when a link's NextStep may have come nearer.
@@ -102,8 +101,8 @@ class Lane final : private FrameHandler {
   std::string_view OnSignal(const Frame& frame);
   std::string_view EndWrite(const Frame& frame);
   /// All its bytes are in place, or refused: answers it.
-  std::string_view FinishWrite(const Frame& frame, Code code, Written written);
-  /// Delivers it, or counts it as dropped and says why.
+  std::string_view FinishWrite(const Frame& frame, Code code);
+  /// Delivers it, or says why not.
   Code Deliver(const Signal& signal);
   /// kOk, or why this write may not begin.
   Code Judge(const Frame& frame, const LocalRegion* region) const;
@@ -117,8 +116,8 @@ class Lane final : private FrameHandler {
   // --- Device memory
   ReceiveStage& StageFor(const LocalRegion& region);
   [[nodiscard]] bool MustQueue() const;
-  std::string_view Queue(const Frame& frame, Code code, Written written);
-  std::string_view Execute(const Frame& frame, Code code, Written written);
+  std::string_view Queue(const Frame& frame, Code code);
+  std::string_view Execute(const Frame& frame, Code code);
   void TakeArrivals();
   void AdvanceCopies();
   /// To be called after every change of what Continue goes on with.
@@ -147,14 +146,12 @@ class Lane final : private FrameHandler {
   Refusals refusals_;                          ///< Of the peer's operations.
   /// The write whose payload is being received.
   Code write_code_ = Code::kOk;
-  Written write_written_ = Written::kNo;
   const LocalRegion* write_region_ = nullptr;
 
   /// A frame of the peer's that is whole and waits until all that came before it is in place.
   struct Arrival {
     Frame frame;
     Code code = Code::kOk;
-    Written written = Written::kNo;
     uint32_t blocks = 0;  ///< That must be over.
   };
   std::unique_ptr<ReceiveStage> stage_;  ///< Made with the first payload for device memory, as the next.

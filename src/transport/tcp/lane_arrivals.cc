@@ -16,14 +16,14 @@ ReceiveStage& Lane::StageFor(const LocalRegion& region) {
 /// Something that came earlier is not in place yet.
 bool Lane::MustQueue() const { return stage_ != nullptr && (!stage_->empty() || !arrivals_->empty()); }
 
-std::string_view Lane::Queue(const Frame& frame, Code code, Written written) {
+std::string_view Lane::Queue(const Frame& frame, Code code) {
   if (arrivals_->full()) return "it has more operations in flight than were agreed on";
-  arrivals_->Push() = {.frame = frame, .code = code, .written = written, .blocks = stage_->newest()};
+  arrivals_->Push() = {.frame = frame, .code = code, .blocks = stage_->newest()};
   return "";
 }
 
 /// All before this frame, and its own bytes, are in place: what had been granted when they came may be over.
-std::string_view Lane::Execute(const Frame& frame, Code code, Written written) {
+std::string_view Lane::Execute(const Frame& frame, Code code) {
   switch (frame.type) {
     case FrameType::kSignal:
       return OnSignal(frame);
@@ -34,11 +34,8 @@ std::string_view Lane::Execute(const Frame& frame, Code code, Written written) {
     default:
       break;
   }
-  if (code == Code::kOk) {
-    code = Judge(frame, shared_.regions.Find(frame.region, frame.generation));
-    if (code != Code::kOk) written = Written::kMaybe;
-  }
-  return FinishWrite(frame, code, written);
+  if (code == Code::kOk) code = Judge(frame, shared_.regions.Find(frame.region, frame.generation));
+  return FinishWrite(frame, code);
 }
 
 void Lane::TakeArrivals() {
@@ -46,7 +43,7 @@ void Lane::TakeArrivals() {
   while (open() && !arrivals_->empty() && !shared_.events.full()) {
     const Arrival& oldest = arrivals_->front();
     if (!stage_->Over(oldest.blocks) || stage_->failed()) break;
-    const auto violation = Execute(oldest.frame, oldest.code, oldest.written);
+    const auto violation = Execute(oldest.frame, oldest.code);
     arrivals_->Pop();
     any = true;
     if (!violation.empty()) return Break(violation);

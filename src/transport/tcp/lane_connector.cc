@@ -99,7 +99,6 @@ void LaneConnector::Listen(Attempt& attempt) {
   }
   poller_->Remove(attempt.fd.get());
   welcomed_ = std::move(attempt.fd);
-  address_ = attempt.to;
   for (Attempt& other : attempts_) Drop(other);
 }
 

@@ -38,7 +38,6 @@ class LaneConnector {
   [[nodiscard]] const std::string& report() const { return report_; }
   /// The welcomed socket, no longer in the poller.
   UniqueFd TakeSocket() { return std::move(welcomed_); }
-  [[nodiscard]] const SocketAddress& address() const { return address_; }
 
  private:
   struct Attempt {
@@ -67,7 +66,6 @@ class LaneConnector {
   TimePoint next_start_;
   TimePoint next_step_;
   UniqueFd welcomed_;
-  SocketAddress address_;
   std::string report_;
 };
 

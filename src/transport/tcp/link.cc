@@ -75,7 +75,7 @@ TimePoint Link::NextStep() const {
   if (state_ != State::kReady) return next;
   for (const Recovery& recovery : recoveries_) {
     next = std::min(next, recovery.connector ? std::min(recovery.give_up, recovery.connector->NextStep())
-                                             : recovery.connect_at);
+                                             : recovery.backoff.again());
   }
   return next;
 }
@@ -151,9 +151,8 @@ size_t Link::Post(uint32_t index, std::span<const Op> ops) {
     LocalRegion* local = nullptr;
     const Code checked = Check(op, local);
     const bool remote = checked == Code::kOk && op.kind != OpKind::kSignal;
-    const Code code = target->Push(op, checked, local,
-                                   remote ? imports_[static_cast<size_t>(op.remote)] : ImportedRegion{});
-    if (code != Code::kOk) shared_.events.Push(Completion{terms_.id, index, op.cookie, code, Written::kNo});
+    const Code code = target->Push(op, checked, local, remote ? *imports_.Find(op.remote) : ImportedRegion{});
+    if (code != Code::kOk) shared_.events.Push(Completion{terms_.id, op.cookie, code});
   }
   if (taken > 0) target->Flush();
   return taken;
@@ -165,28 +164,14 @@ Code Link::Check(const Op& op, LocalRegion*& local) {
   if (op.kind == OpKind::kSignal)
     return op.signal.grant.slot < kGrantSlots ? Code::kOk : Code::kInvalidArgument;
   if (op.kind == OpKind::kRead && op.has_signal) return Code::kInvalidArgument;
-  const auto remote = static_cast<size_t>(op.remote);
   local = shared_.regions.Find(op.local);
-  if (local == nullptr || remote >= imports_.size() || imports_[remote].generation == 0) {
-    return Code::kInvalidArgument;
-  }
+  const ImportedRegion* const remote = imports_.Find(op.remote);
+  if (local == nullptr || remote == nullptr) return Code::kInvalidArgument;
   if (op.length > kMaxLength || !InBounds(op.local_offset, op.length, local->length) ||
-      !InBounds(op.remote_offset, op.length, imports_[remote].length)) {
+      !InBounds(op.remote_offset, op.length, remote->length)) {
     return Code::kOutOfBounds;
   }
   return Code::kOk;
-}
-
-void Link::AddImport(uint32_t index, const ImportedRegion& region) {
-  if (index >= imports_.size()) imports_.resize(index + 1);
-  imports_[index] = region;
-}
-
-bool Link::RemoveImport(RemoteRegion region) {
-  const auto index = static_cast<size_t>(region);
-  if (index >= imports_.size() || imports_[index].generation == 0) return false;
-  imports_[index] = {};
-  return true;
 }
 
 Status Link::OpenGrant(const GrantName& grant, GrantReach ranges) {

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "transport/backoff.h"
 #include "transport/grant_table.h"
+#include "transport/imports.h"
 #include "transport/tcp/copiers.h"
 #include "transport/tcp/greeting.h"
 #include "transport/tcp/lane.h"
@@ -67,9 +69,7 @@ class Link final : private Lane::Owner {
   void Continue();
   /// Copies are over of which nobody has heard yet.
   [[nodiscard]] bool HasNews() const { return copiers_.HasNews(); }
-  void AddImport(uint32_t index, const ImportedRegion& region);
-  /// False: there is none.
-  bool RemoveImport(RemoteRegion region);
+  [[nodiscard]] Imports<ImportedRegion>& imports() { return imports_; }
   Status OpenGrant(const GrantName& grant, GrantReach ranges);
   void Revoke(const GrantName& grant);
   void Forget(const LocalRegion& region);
@@ -92,10 +92,8 @@ class Link final : private Lane::Owner {
     bool copying = false;
     bool asked = false;
     std::string path;  ///< "10.0.0.1:4711 to 10.0.0.2:4712"
-    TimePoint began;
+    Backoff backoff;
     // At the initiator, once it is over.
-    uint32_t failures = 0;  ///< Tries to begin again that came to nothing, or to little.
-    TimePoint connect_at = TimePoint::max();
     TimePoint give_up;
     std::optional<LaneConnector> connector;
   };
@@ -107,7 +105,6 @@ class Link final : private Lane::Owner {
   void EndRevokes();
   void EndClosing();
   void Fail(const Status& reason);
-  void PlanConnect(Recovery& recovery, TimePoint now);
   void StepRecovery(uint32_t index, TimePoint now);
   void BeginLane(uint32_t index, UniqueFd socket);
   std::unique_ptr<Lane> NewLane(uint32_t index, UniqueFd socket);
@@ -138,7 +135,7 @@ class Link final : private Lane::Owner {
   std::vector<SocketAddress> addresses_;  ///< Initiator: the peer's.
   bool spread_ = false;                   ///< Initiator: lanes begin with different ones.
   GrantTable grants_;
-  std::vector<ImportedRegion> imports_;
+  Imports<ImportedRegion> imports_;
   std::vector<Revoking> revoking_;
   Status failure_;  ///< Of copies: why the link ends.
 };

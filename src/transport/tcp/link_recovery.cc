@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "transport/backoff.h"
 #include "transport/tcp/keys.h"
 #include "transport/tcp/link.h"
 
@@ -46,7 +45,7 @@ void Link::SendStart(uint32_t index, uint32_t generation, const UniqueFd& socket
 std::unique_ptr<Lane> Link::NewLane(uint32_t index, UniqueFd socket) {
   const std::string peer = TextOf(PeerAddressOf(socket.get()));
   recoveries_[index].path = StrCat(TextOf(LocalAddressOf(socket.get())), " to ", peer);
-  recoveries_[index].began = Clock::now();
+  recoveries_[index].backoff.OnBegun(Clock::now());
   return std::make_unique<Lane>(shared_, static_cast<Lane::Owner&>(*this), grants_, terms_.id, index,
                                 terms_.depth, std::move(socket), peer);
 }
@@ -120,22 +119,15 @@ void Link::SettleLane(uint32_t index) {
   recovery.over = true;
   lanes_[index]->Settle(Code::kUnavailable);
   if (terms_.role != Role::kInitiator) return;
-  const TimePoint now = Clock::now();
-  if (now - recovery.began >= kGoodGeneration) recovery.failures = 0;
-  PlanConnect(recovery, now);
-}
-
-void Link::PlanConnect(Recovery& recovery, TimePoint now) {
   recovery.connector.reset();
-  recovery.connect_at = now + WaitAfter(recovery.failures++);
+  recovery.backoff.OnOver(Clock::now());
   shared_.next_step = TimePoint{};
 }
 
 void Link::StepRecovery(uint32_t index, TimePoint now) {
   Recovery& recovery = recoveries_[index];
   if (!recovery.connector) {
-    if (now < recovery.connect_at) return;
-    recovery.connect_at = TimePoint::max();
+    if (!recovery.backoff.Take(now)) return;
     recovery.give_up = now + std::max(terms_.lease, kLeastPatience);
     recovery.connector.emplace(NewConnector(index, recovery.number + 1));
   }
@@ -146,7 +138,9 @@ void Link::StepRecovery(uint32_t index, TimePoint now) {
     SendStart(index, recovery.number + 1, socket);
     BeginLane(index, std::move(socket));
   } else if (connector.failed() || now >= recovery.give_up) {
-    PlanConnect(recovery, now);
+    recovery.connector.reset();
+    recovery.backoff.OnFailed(now);
+    shared_.next_step = TimePoint{};
   }
 }
 

@@ -9,7 +9,7 @@
 namespace weightcast::transport::tcp {
 namespace {
 
-constexpr uint8_t kOfferVersion = 2;
+constexpr uint8_t kOfferVersion = 3;
 constexpr size_t kMaxBootId = 64;
 constexpr size_t kMaxAddressText = 96;
 

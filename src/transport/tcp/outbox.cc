@@ -8,10 +8,8 @@ namespace {
 constexpr uint64_t kSendBudget = 2U << 20;
 }  // namespace
 
-Outbox::Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions,
-               Copiers& copiers)
+Outbox::Outbox(LinkId link, uint32_t depth, EventQueue& events, Regions& regions, Copiers& copiers)
     : link_(link),
-      lane_(lane),
       depth_(depth),
       events_(events),
       regions_(regions),
@@ -46,10 +44,10 @@ bool Outbox::IsOut(uint32_t sequence) const {
   return sequence - operations_.head() < next_to_send_ - operations_.head();
 }
 
-void Outbox::Complete(Operation& operation, Code code, Written written) {
+void Outbox::Complete(Operation& operation, Code code) {
   operation.state = State::kDone;
   if (operation.local != nullptr) regions_.Unuse(*operation.local);
-  events_.Push(Completion{link_, lane_, operation.cookie, code, written});
+  events_.Push(Completion{link_, operation.cookie, code});
 }
 
 void Outbox::Retire() {
@@ -68,7 +66,7 @@ std::string_view Outbox::OnAck(uint32_t sequence) {
   for (; next_to_ack_ != sequence + 1; ++next_to_ack_) {
     Operation& operation = operations_[next_to_ack_];
     if (operation.state == State::kSent && operation.kind != OpKind::kRead) {
-      Complete(operation, Code::kOk, Written::kYes);
+      Complete(operation, Code::kOk);
     }
   }
   Retire();
@@ -83,7 +81,7 @@ std::string_view Outbox::OnResult(const Frame& frame) {
   const bool whole = operation.kind == OpKind::kRead && operation.received == operation.length;
   if (frame.code == Code::kOk && !whole)
     return "it reported an operation as complete before all its bytes were sent";
-  Complete(operation, frame.code, frame.code == Code::kOk ? Written::kYes : frame.written);
+  Complete(operation, frame.code);
   Retire();
   return "";
 }
@@ -105,8 +103,7 @@ void Outbox::OnData(uint32_t sequence, uint64_t length) { operations_[sequence].
 void Outbox::FailAll(Code code) {
   for (uint32_t number = operations_.head(); number != operations_.tail(); ++number) {
     Operation& operation = operations_[number];
-    if (operation.state == State::kDone) continue;
-    Complete(operation, code, operation.state == State::kSent ? Written::kMaybe : Written::kNo);
+    if (operation.state != State::kDone) Complete(operation, code);
   }
   Retire();
   next_to_send_ = operations_.head();
@@ -123,9 +120,9 @@ void Outbox::Ack(uint32_t sequence) {
   ack_due_ = true;
 }
 
-bool Outbox::Answer(uint32_t sequence, Code code, Written written) {
+bool Outbox::Answer(uint32_t sequence, Code code) {
   if (results_.size() >= depth_) return false;
-  results_.Push() = {.sequence = sequence, .code = code, .written = written};
+  results_.Push() = {.sequence = sequence, .code = code};
   return true;
 }
 
@@ -192,12 +189,8 @@ void Outbox::Fill() {
   }
   while (!results_.empty() && !batch_.full()) {
     const Result& result = results_.front();
-    batch_.Add({.type = FrameType::kResult,
-                .sequence = result.sequence,
-                .grant{},
-                .signal{},
-                .code = result.code,
-                .written = result.written});
+    batch_.Add(
+        {.type = FrameType::kResult, .sequence = result.sequence, .grant{}, .signal{}, .code = result.code});
     results_.Pop();
   }
   // An acknowledgement speaks for all before it but for those with a result: never ahead of results.
@@ -268,8 +261,7 @@ void Outbox::EndService(Code code) {
               .sequence = services_.front().sequence,
               .grant{},
               .signal{},
-              .code = code,
-              .written = code == Code::kOk ? Written::kYes : Written::kMaybe});
+              .code = code});
   services_.Pop();
 }
 

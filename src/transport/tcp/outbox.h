@@ -32,11 +32,10 @@ struct ReadPlace {
 /// size; whatever would need more is refused (own operations) or a violation (the peer's).
 class Outbox {
  public:
-  Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions, Copiers& copiers);
+  Outbox(LinkId link, uint32_t depth, EventQueue& events, Regions& regions, Copiers& copiers);
 
   // --- Own operations
   [[nodiscard]] bool HasRoom() const { return !operations_.full() && operations_.size() < depth_; }
-  [[nodiscard]] bool idle() const { return operations_.empty(); }
   /// `op` has been checked; `local` is nullptr for a signal.
   void Push(const Op& op, LocalRegion* local, const ImportedRegion& remote);
   /// Empty, or how the peer has broken the protocol.
@@ -47,12 +46,12 @@ class Outbox {
   void OnData(uint32_t sequence, uint64_t length);
   /// The number of a read that is out.
   [[nodiscard]] bool IsRead(uint32_t sequence);
-  /// Completes everything: as maybe written what has been begun, as not written the rest. Only while quiet().
+  /// Completes everything. Only while quiet().
   void FailAll(Code code);
 
   // --- Answers. False: the peer has more operations out than agreed.
   void Ack(uint32_t sequence);
-  [[nodiscard]] bool Answer(uint32_t sequence, Code code, Written written);
+  [[nodiscard]] bool Answer(uint32_t sequence, Code code);
   [[nodiscard]] bool Serve(uint32_t sequence, LocalRegion& region, uint64_t offset, uint64_t length);
   /// Lets a region go that peers may be reading; those reads end with kPermission.
   void Forget(const LocalRegion& region);
@@ -103,7 +102,6 @@ class Outbox {
   struct Result {
     uint32_t sequence = 0;
     Code code = Code::kOk;
-    Written written = Written::kNo;
   };
   /// A read of the peer's that is being answered.
   struct Service {
@@ -122,7 +120,7 @@ class Outbox {
     bool heard = false;
   };
 
-  void Complete(Operation& operation, Code code, Written written);
+  void Complete(Operation& operation, Code code);
   void Retire();
   [[nodiscard]] bool IsOut(uint32_t sequence) const;
   void Fill();
@@ -137,7 +135,6 @@ class Outbox {
   bool LoadService();
 
   LinkId link_;
-  uint32_t lane_;
   uint32_t depth_;
   EventQueue& events_;
   Regions& regions_;

@@ -33,8 +33,9 @@ Result<std::unique_ptr<Transport>> TcpTransport::Create(const TransportOptions& 
   WC_ASSIGN_OR_RETURN(auto poller, Poller::Create());
   WC_ASSIGN_OR_RETURN(auto timer, TimerFd::Create());
   std::unique_ptr<TcpTransport> made(new TcpTransport(options, std::move(poller), std::move(timer)));
-  WC_RETURN_IF_ERROR(made->registry_.Create());
-  WC_RETURN_IF_ERROR(made->poller_.Add(made->registry_.wake_fd(), EPOLLIN, MakeKey(KeyKind::kWake)));
+  WC_RETURN_IF_ERROR(made->registry_.commands().Create());
+  WC_RETURN_IF_ERROR(
+      made->poller_.Add(made->registry_.commands().wake_fd(), EPOLLIN, MakeKey(KeyKind::kWake)));
   WC_RETURN_IF_ERROR(made->poller_.Add(made->timer_.fd(), EPOLLIN, MakeKey(KeyKind::kTimer)));
   WC_RETURN_IF_ERROR(made->acceptor_.Listen(options.settings));
   return std::unique_ptr<Transport>(std::move(made));
@@ -59,8 +60,6 @@ Capability TcpTransport::Can(OpKind, MemoryKind, MemoryKind) const {
   Capability capability;
   capability.supported = true;  // Device memory is staged at its own end.
   capability.max_length = kMaxLength;
-  capability.target_cpu = true;
-  capability.revoke = RevokeKind::kReceiverChecks;
   return capability;
 }
 
@@ -87,39 +86,9 @@ Result<Staging*> TcpTransport::MakeStaging() {
   return staging_made_.get();
 }
 
-void TcpTransport::Deregister(uint32_t region) { registry_.Deregister(region); }
-
-Result<RemoteRegion> TcpTransport::Import(LinkId link, const RegionName& name, uint64_t length,
-                                          std::string_view key) {
-  return registry_.Import(link, name, length, key);
-}
-
-void TcpTransport::Release(LinkId link, RemoteRegion region) {
-  RunCommands();
-  Link* found = Find(link);
-  if (found != nullptr && found->RemoveImport(region)) registry_.FreeImport(link, region);
-}
-
-void TcpTransport::RunCommands() {
-  if (!registry_.commands().pending()) return;
-  std::vector<Command> commands = std::move(commands_);
-  registry_.commands().Take(commands);
-  for (const Command& command : commands) Run(command);
-  commands_ = std::move(commands);  // Its memory serves again.
-}
-
-void TcpTransport::Run(const Command& command) {
-  if (const auto* region = std::get_if<LocalRegion>(&command)) {
-    regions_.Add(*region);
-    if (region->device != nullptr) staging_ = region->device->staging;
-  } else if (const auto* removed = std::get_if<RemoveRegion>(&command)) {
-    LocalRegion* const retired = regions_.Retire(removed->id);
-    if (retired == nullptr) return;
-    for (const auto& [id, link] : links_) link->Forget(*retired);
-    regions_.Unuse(*retired);
-  } else if (const auto* import = std::get_if<AddImport>(&command)) {
-    if (Link* link = Find(import->link); link != nullptr) link->AddImport(import->index, import->region);
-  }
+void TcpTransport::Run(LocalRegion& region) {
+  if (region.device != nullptr) staging_ = region.device->staging;
+  regions_.Add(region);
 }
 
 void TcpTransport::OnRegionEnded(uint32_t id) {
@@ -128,11 +97,6 @@ void TcpTransport::OnRegionEnded(uint32_t id) {
 }
 
 // --- Links
-
-Link* TcpTransport::Find(LinkId link) const {
-  const auto found = links_.find(link);
-  return found == links_.end() ? nullptr : found->second.get();
-}
 
 Link* TcpTransport::FindByCookie(const Cookie& cookie) const {
   for (const auto& [id, link] : links_) {
@@ -153,10 +117,7 @@ uint16_t TcpTransport::LanesToOffer() const {
 Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
                                            TimePoint deadline) {
   RunCommands();
-  if (link == LinkId{} || links_.contains(link)) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use", kReportBug));
-  }
+  WC_RETURN_IF_ERROR(CheckFree(link));
   LinkTerms terms{.id = link,
                   .role = role,
                   .ours = NewCookie(),
@@ -184,8 +145,8 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     }
     blob = EncodeAnswer(answer);
   }
-  links_[link] = std::make_unique<Link>(
-      LaneShared{poller_, regions_, events_, stale_signals_, wanting_, moved_, next_step_}, terms);
+  links_[link] =
+      std::make_unique<Link>(LaneShared{poller_, regions_, events_, wanting_, moved_, next_step_}, terms);
   registry_.OpenLink(link, peer);
   next_step_ = TimePoint{};
   return blob;
@@ -193,9 +154,7 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
 
 Status TcpTransport::Establish(LinkId link, std::string_view answer) {
   Link* found = Find(link);
-  if (found == nullptr)
-    return {Code::kInvalidArgument,
-            StrCat("tcp: there is no link ", static_cast<uint32_t>(link), kReportBug)};
+  if (found == nullptr) return NoSuchLink(link);
   WC_ASSIGN_OR_RETURN(const Answer parsed, ParseAnswer(answer));
   next_step_ = TimePoint{};
   return found->Connect(parsed, Clock::now());
@@ -216,11 +175,6 @@ void TcpTransport::EndLink(LinkId link) {
   events_.Push(LinkClosed{link});
 }
 
-std::string TcpTransport::Describe(LinkId link) const {
-  const Link* found = Find(link);
-  return found == nullptr ? "tcp: closed" : found->Describe();
-}
-
 const Cookie* TcpTransport::OnHello(const Greeting& hello) {
   const Link* link = FindByCookie(hello.cookie);
   return link != nullptr && link->Awaits(hello) ? &link->terms().theirs : nullptr;
@@ -228,31 +182,6 @@ const Cookie* TcpTransport::OnHello(const Greeting& hello) {
 
 void TcpTransport::OnStart(const Greeting& start, UniqueFd socket) {
   if (Link* link = FindByCookie(start.cookie); link != nullptr) link->OnStart(start, std::move(socket));
-}
-
-// --- Grants and operations
-
-Status TcpTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) {
-  Link* found = Find(link);
-  if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed; connect again"};
-  return found->OpenGrant(grant, std::move(ranges));
-}
-
-void TcpTransport::Revoke(LinkId link, const GrantName& grant) {
-  if (GrantTable::IsStanding(grant)) {
-    WC_LOG(kError,
-           "tcp: a region that peers may write at any time was asked to end its grant, which has no effect",
-           kReportBug);
-    return;
-  }
-  if (Link* found = Find(link); found != nullptr) return found->Revoke(grant);
-  events_.Push(Revoked{link, grant});  // With its link every grant is over.
-}
-
-size_t TcpTransport::Post(LinkId link, uint32_t lane, std::span<const Op> ops) {
-  RunCommands();
-  Link* found = Find(link);
-  return found == nullptr ? 0 : found->Post(lane, ops);
 }
 
 // --- Progress

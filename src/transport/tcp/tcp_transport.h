@@ -11,12 +11,12 @@
 #include "base/poller.h"
 #include "base/timer_fd.h"
 #include "transport/event_queue.h"
+#include "transport/lane_transport.h"
 #include "transport/tcp/lane_acceptor.h"
 #include "transport/tcp/link.h"
 #include "transport/tcp/regions.h"
 #include "transport/tcp/registry.h"
 #include "transport/tcp/staging.h"
-#include "transport/transport.h"
 #include "weightcast/settings.h"
 
 namespace weightcast::transport::tcp {
@@ -26,48 +26,38 @@ namespace weightcast::transport::tcp {
 ///
 /// Register, Deregister and Import leave commands in the Registry for the thread that drives progress;
 /// everything else here belongs to that thread.
-class TcpTransport final : public Transport, private LaneAcceptor::Host {
+class TcpTransport final : public LaneTransport<TcpTransport>, private LaneAcceptor::Host {
  public:
+  static constexpr std::string_view kName = "tcp";
   static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options);
   ~TcpTransport() override;
 
-  [[nodiscard]] std::string_view name() const override { return "tcp"; }
   [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
 
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
-  void Deregister(uint32_t region) override;
-  Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length,
-                              std::string_view key) override;
-  void Release(LinkId link, RemoteRegion region) override;
 
   Result<std::string> OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
                                TimePoint deadline) override;
   Status Establish(LinkId link, std::string_view answer) override;
   void CloseLink(LinkId link) override;
-  [[nodiscard]] std::string Describe(LinkId link) const override;
 
-  Status OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) override;
-  void Revoke(LinkId link, const GrantName& grant) override;
-
-  size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
   Progressed Progress(std::span<Event> out) override;
 
   [[nodiscard]] int fd() const override { return poller_.fd(); }
   bool Arm() override;
   void Disarm() override;
-  [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
 
  private:
+  friend class LaneTransport<TcpTransport>;
   TcpTransport(const TransportOptions& options, Poller poller, TimerFd timer);
 
   const Cookie* OnHello(const Greeting& hello) override;
   void OnStart(const Greeting& start, UniqueFd socket) override;
 
-  Link* Find(LinkId link) const;
   Link* FindByCookie(const Cookie& cookie) const;
   [[nodiscard]] uint16_t LanesToOffer() const;
-  void RunCommands();
-  void Run(const Command& command);
+  using LaneTransport::Run;
+  void Run(LocalRegion& region);
   void OnRegionEnded(uint32_t id);
   Result<Staging*> MakeStaging();
   void EndLink(LinkId link);
@@ -90,7 +80,6 @@ class TcpTransport final : public Transport, private LaneAcceptor::Host {
   LaneAcceptor acceptor_;
   Regions regions_;
   EventQueue events_;
-  uint64_t stale_signals_ = 0;
   uint32_t wanting_ = 0;  ///< See LaneShared.
   bool moved_ = false;    ///< See LaneShared.
   std::map<LinkId, std::unique_ptr<Link>> links_;
@@ -99,7 +88,7 @@ class TcpTransport final : public Transport, private LaneAcceptor::Host {
   uint32_t last_lane_ = 0;
   uint32_t looks_ = 0;
   static constexpr uint32_t kLooks = 4;
-  std::vector<Command> commands_;
+  std::vector<Registry::Command> commands_;
   TimePoint next_step_ = TimePoint::max();
 };
 

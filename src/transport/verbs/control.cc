@@ -21,24 +21,24 @@ class Control::Rail final : public QueueOwner {
     const uint32_t others = std::min(count, ahead);
     ahead -= others;
     count -= others;
-    if (std::exchange(probing, false)) control_.host_.OnQueueProven(index_);
+    if (std::exchange(probing, false)) control_.events_.OnQueueProven(index_);
     control_.OnDelivered(index_, count);
   }
   void OnSendError(uint32_t sequence, Code, std::string_view reason) override {
     if (!queue->Fail()) return;
     if (sequence != queue->done()) OnSent(sequence - 1);
-    control_.host_.OnQueueBroken(index_, {Code::kUnavailable, std::string(reason)});
+    control_.events_.OnQueueBroken(index_, {Code::kUnavailable, std::string(reason)});
   }
   void OnMessage(std::string_view bytes) override {
     control_.moved_ = true;
     control_.OnReceived(index_, bytes);
   }
   void OnImmediate(uint32_t bits) override {
-    control_.host_.OnQueueBroken(
+    control_.events_.OnQueueBroken(
         index_, {Code::kProtocol,
                  StrCat("the peer sent an immediate value on a control queue pair: ", bits, kSameRelease)});
   }
-  void OnBroken(Status reason) override { control_.host_.OnQueueBroken(index_, std::move(reason)); }
+  void OnBroken(Status reason) override { control_.events_.OnQueueBroken(index_, std::move(reason)); }
 
   std::unique_ptr<Queue> queue;
   bool open = false;
@@ -50,8 +50,8 @@ class Control::Rail final : public QueueOwner {
   uint32_t index_;
 };
 
-Control::Control(Host& host, bool& moved, uint32_t rails, uint64_t own_cookie)
-    : host_(host), moved_(moved), own_cookie_(own_cookie) {
+Control::Control(Host& host, QueueEvents& events, bool& moved, uint32_t rails, uint64_t own_cookie)
+    : host_(host), events_(events), moved_(moved), own_cookie_(own_cookie) {
   for (uint32_t i = 0; i < rails; ++i) rails_.push_back(std::make_unique<Rail>(*this, i));
 }
 
@@ -73,7 +73,7 @@ void Control::Begin(uint32_t rail, std::unique_ptr<Queue> queue, std::optional<P
   if (!probe) return;
   begun.queue->AddMessage(Encode(verbs::Message(*probe)));
   begun.ahead = 1;
-  if (Status posted = begun.queue->Flush(); !posted.ok()) host_.OnQueueBroken(rail, std::move(posted));
+  if (Status posted = begun.queue->Flush(); !posted.ok()) events_.OnQueueBroken(rail, std::move(posted));
 }
 
 void Control::Open(uint32_t rail) {
@@ -92,13 +92,17 @@ void Control::Break(uint32_t rail) {
   Flush();
 }
 
+void Control::Leave() {
+  for (uint32_t rail = 0; rail < rails(); ++rail) Break(rail);
+}
+
 void Control::TestOthers() {
   for (uint32_t rail = 0; rail < rails_.size(); ++rail) {
     Rail& other = *rails_[rail];
     if (rail == carrier_ || !other.open || other.queue->under_way() > 0) continue;
     other.queue->AddWrite({});
     other.ahead = 1;
-    if (Status posted = other.queue->Flush(); !posted.ok()) host_.OnQueueBroken(rail, std::move(posted));
+    if (Status posted = other.queue->Flush(); !posted.ok()) events_.OnQueueBroken(rail, std::move(posted));
   }
 }
 
@@ -120,7 +124,7 @@ void Control::Flush() {
   while (posted_ < std::min<size_t>(outgoing_.size(), kDepth) && queue.HasRoom()) {
     queue.AddMessage(Encode(verbs::Message(outgoing_[posted_++])));
   }
-  if (Status posted = queue.Flush(); !posted.ok()) host_.OnQueueBroken(carrier_, std::move(posted));
+  if (Status posted = queue.Flush(); !posted.ok()) events_.OnQueueBroken(carrier_, std::move(posted));
 }
 
 void Control::OnDelivered(uint32_t rail, uint32_t count) {
@@ -132,18 +136,18 @@ void Control::OnDelivered(uint32_t rail, uint32_t count) {
 void Control::OnReceived(uint32_t rail, std::string_view bytes) {
   const auto message = ParseMessage(bytes);
   if (message && std::holds_alternative<Probe>(*message)) {
-    return host_.OnQueueProbed(rail, std::get<Probe>(*message));
+    return events_.OnQueueProbed(rail, std::get<Probe>(*message));
   }
   const auto* numbered = message ? std::get_if<Numbered>(&*message) : nullptr;
   if (numbered == nullptr || numbered->cookie != own_cookie_) {
-    return host_.OnQueueBroken(
+    return events_.OnQueueBroken(
         rail, {Code::kProtocol, StrCat("the peer sent a control message that is too long", kSameRelease)});
   }
   const auto ahead = static_cast<int32_t>(numbered->number - next_in_);
   if (ahead < 0) return;  // Again, over another rail.
   if (ahead > 0) {
     if (ahead_.size() >= kAhead) {
-      return host_.OnQueueBroken(
+      return events_.OnQueueBroken(
           rail, {Code::kProtocol, StrCat("one of the peer's control messages is missing", kSameRelease)});
     }
     ahead_[numbered->number] = numbered->message;

@@ -9,6 +9,7 @@
 
 #include "transport/verbs/messages.h"
 #include "transport/verbs/queue.h"
+#include "transport/verbs/queue_events.h"
 
 namespace weightcast::transport::verbs {
 
@@ -20,16 +21,13 @@ class Control {
    public:
     virtual ~Host() = default;
     virtual void OnControl(const ControlMessage& message) = 0;
-    virtual void OnQueueProbed(uint32_t queue, const Probe& probe) = 0;
-    virtual void OnQueueProven(uint32_t queue) = 0;
-    virtual void OnQueueBroken(uint32_t queue, Status reason) = 0;
   };
 
   /// Work requests of a control queue pair, and messages under way at most.
   static constexpr uint32_t kDepth = 16;
 
   /// `rails`: how many queue pairs there may be; their indices are those of the link's queue pairs.
-  Control(Host& host, bool& moved, uint32_t rails, uint64_t own_cookie);
+  Control(Host& host, QueueEvents& events, bool& moved, uint32_t rails, uint64_t own_cookie);
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
   ~Control();
@@ -41,6 +39,9 @@ class Control {
   void Open(uint32_t rail);
   /// Destroys the queue pair.
   void Break(uint32_t rail);
+  /// Destroys all: nobody is there to receive a shutdown message.
+  void Leave();
+  [[nodiscard]] uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
   [[nodiscard]] bool any_open() const;
   /// None is there any more, open or about to be.
   [[nodiscard]] bool lost() const;
@@ -64,6 +65,7 @@ class Control {
   void OnReceived(uint32_t rail, std::string_view bytes);
 
   Host& host_;
+  QueueEvents& events_;
   bool& moved_;
   uint64_t own_cookie_;
   uint64_t peer_cookie_ = 0;

@@ -5,18 +5,14 @@
 
 #include "base/advice.h"
 #include "base/strings.h"
+#include "transport/verbs/link_state.h"
 
 namespace weightcast::transport::verbs {
 
-Lane::Lane(const Shared& shared, Host& host, const Leases& leases, const PeerGrants& grants, LinkId link,
-           uint32_t index, uint32_t queue, uint8_t peer_nic)
-    : shared_(shared),
-      host_(host),
-      leases_(leases),
-      grants_(grants),
-      link_(link),
-      index_(index),
-      queue_index_(queue),
+Lane::Lane(LinkState& link, QueueEvents& events, uint32_t queue, uint8_t peer_nic)
+    : link_(link),
+      events_(events),
+      number_(queue),
       peer_nic_(peer_nic),
       operations_(kDepth),
       lengths_(kRequests) {}
@@ -25,7 +21,7 @@ Lane::~Lane() {
   queue_.reset();
   while (!operations_.empty()) {
     if (LocalRegion* local = operations_.front().local; local != nullptr && !operations_.front().done) {
-      shared_.regions.Unuse(*local);
+      link_.shared.regions.Unuse(*local);
     }
     operations_.Pop();
   }
@@ -40,7 +36,7 @@ void Lane::Begin(std::unique_ptr<Queue> queue, std::optional<Probe> probe) {
   if (!probe) return;
   queue_->AddMessage(Encode(Message(*probe)));
   lengths_.Push() = 0;
-  if (Status posted = queue_->Flush(); !posted.ok()) host_.OnQueueBroken(queue_index_, std::move(posted));
+  if (Status posted = queue_->Flush(); !posted.ok()) events_.OnQueueBroken(number_, std::move(posted));
 }
 
 void Lane::DestroyQueue() {
@@ -58,11 +54,11 @@ void Lane::Break(const Status& reason) {
   // What was never posted cannot land any more; what was waits for the peer.
   for (uint32_t at = next_to_post_; at != operations_.tail(); ++at) {
     Operation& operation = operations_[at];
-    if (!operation.any_posted && !operation.done) Finish(operation, Code::kUnavailable, Written::kNo);
+    if (!operation.any_posted && !operation.done) Finish(operation, Code::kUnavailable);
   }
   next_to_post_ = operations_.tail();
   RetireDone();
-  if (was_open) shared_.events.Push(LaneDown{link_, index_, reason});
+  if (was_open) link_.shared.events.Push(LaneDown{link_.terms.id, number_ - link_.rails(), reason});
 }
 
 void Lane::Settle(Code code, bool peer_alive) {
@@ -71,7 +67,7 @@ void Lane::Settle(Code code, bool peer_alive) {
     if (operation.done) continue;
     // A process that dies loses its regions before its queue pairs: then a refusal says nothing.
     const bool refused = operation.code != Code::kOk && peer_alive;
-    Finish(operation, refused ? operation.code : code, operation.any_posted ? Written::kMaybe : Written::kNo);
+    Finish(operation, refused ? operation.code : code);
   }
   next_to_post_ = operations_.tail();
   RetireDone();
@@ -87,7 +83,7 @@ void Lane::Close(Code code) {
 
 void Lane::Push(const Op& op) {
   // First: to find it may run what other threads have asked for, and that may break this lane.
-  LocalRegion* const local = op.kind == OpKind::kSignal ? nullptr : shared_.regions.Find(op.local);
+  LocalRegion* const local = op.kind == OpKind::kSignal ? nullptr : link_.shared.regions.Find(op.local);
   Operation& operation = operations_.Push();
   operation = {.kind = op.kind,
                .has_signal = op.has_signal || op.kind == OpKind::kSignal,
@@ -103,7 +99,7 @@ void Lane::Push(const Op& op) {
                .after = op.after};
   if (operation.local != nullptr) ++operation.local->uses;
   if (queue_ != nullptr) return;
-  Finish(operation, Code::kUnavailable, Written::kNo);
+  Finish(operation, Code::kUnavailable);
   next_to_post_ = operations_.tail();
   RetireDone();
 }
@@ -116,20 +112,20 @@ void Lane::Pump() {
   }
   RetireDone();
   if (queue_ == nullptr) return;  // Asking about a grant broke the link.
-  if (Status posted = queue_->Flush(); !posted.ok()) host_.OnQueueBroken(queue_index_, std::move(posted));
+  if (Status posted = queue_->Flush(); !posted.ok()) events_.OnQueueBroken(number_, std::move(posted));
 }
 
 Lane::Verdict Lane::PumpOne(Operation& operation) {
   if (operation.local != nullptr && operation.local->health != nullptr && operation.local->health->lost()) {
-    host_.OnDeviceLost(operation.local->health->failure());
+    link_.GoDown(operation.local->health->failure());
     return Verdict::kWait;  // The link ends.
   }
   if (operation.after != nullptr && !operation.after->Done()) {
-    host_.Touch();
+    link_.Touch();
     return Verdict::kWait;
   }
   const ImportedRegion* const remote =
-      operation.kind == OpKind::kSignal ? nullptr : host_.FindImport(operation.remote);
+      operation.kind == OpKind::kSignal ? nullptr : link_.imports.Find(operation.remote);
   const auto code = Judge(operation, remote);
   if (!code) return Verdict::kWait;  // It asked the peer, which may have moved the imports.
   if (!operation.any_posted && operation.first && operation.kind != OpKind::kRead) {
@@ -172,13 +168,13 @@ std::optional<Code> Lane::Judge(const Operation& operation, const ImportedRegion
   for (const GrantName* grant : {&operation.grant, &operation.signal.grant}) {
     const bool matters = grant == &operation.grant ? operation.kind == OpKind::kWrite : operation.has_signal;
     if (!matters) continue;
-    switch (grants_.Look(*grant)) {
+    switch (link_.grants.Look(*grant)) {
       case PeerGrants::State::kOpen:
         break;
       case PeerGrants::State::kClosed:
         return Code::kFenced;
       case PeerGrants::State::kUnknown:
-        host_.AskFor(*grant);
+        link_.AskFor(*grant);
         return std::nullopt;
     }
   }
@@ -237,7 +233,7 @@ void Lane::PostPiece(Operation& operation, const ImportedRegion* remote, uint64_
 
 void Lane::PostSignal(const Operation& operation, const Queue::Place& place) {
   const Signal& signal = operation.signal;
-  const Lease lease = GrantTable::IsStanding(signal.grant) ? Lease{0} : grants_.LeaseOf(signal.grant);
+  const Lease lease = GrantTable::IsStanding(signal.grant) ? Lease{0} : link_.grants.LeaseOf(signal.grant);
   if (FitsImmediate(signal)) return queue_->AddWrite(place, Encode(Immediate{lease, signal.transfer}));
   if (operation.kind != OpKind::kSignal) {
     queue_->AddWrite(place);
@@ -259,17 +255,15 @@ void Lane::Refuse(Operation& operation, Code code) {
   }
   if (operation.has_signal && operation.signal.grant.slot < kGrantSlots)
     refusals_.End(operation.signal.grant);
-  if (!operation.any_posted) {
-    Finish(operation, code, Written::kNo);
-  } else if (static_cast<int32_t>(operation.after_last - queue_->done()) <= 0) {
-    Finish(operation, code, Written::kMaybe);
+  if (!operation.any_posted || static_cast<int32_t>(operation.after_last - queue_->done()) <= 0) {
+    Finish(operation, code);
   }
 }
 
-void Lane::Finish(Operation& operation, Code code, Written written) {
+void Lane::Finish(Operation& operation, Code code) {
   operation.done = true;
-  if (operation.local != nullptr) shared_.regions.Unuse(*std::exchange(operation.local, nullptr));
-  shared_.events.Push(Completion{link_, index_, operation.cookie, code, written});
+  if (operation.local != nullptr) link_.shared.regions.Unuse(*std::exchange(operation.local, nullptr));
+  link_.shared.events.Push(Completion{link_.terms.id, operation.cookie, code});
 }
 
 void Lane::RetireDone() {
@@ -288,17 +282,16 @@ void Lane::CompleteUpTo(uint32_t sequence) {
     Operation& operation = operations_[at];
     if (operation.done) continue;
     if (!operation.posted || static_cast<int32_t>(operation.after_last - queue_->done()) > 0) break;
-    const bool refused = operation.code != Code::kOk;
-    Finish(operation, operation.code, refused ? Written::kMaybe : Written::kYes);
+    Finish(operation, operation.code);
   }
   RetireDone();
 }
 
 void Lane::OnSent(uint32_t sequence) {
-  shared_.moved = true;
+  link_.shared.moved = true;
   CompleteUpTo(sequence);
-  if (std::exchange(probing_, false)) return host_.OnQueueProven(queue_index_);
-  host_.Touch();
+  if (std::exchange(probing_, false)) return events_.OnQueueProven(number_);
+  link_.Touch();
 }
 
 void Lane::OnSendError(uint32_t sequence, Code code, std::string_view reason) {
@@ -312,45 +305,41 @@ void Lane::OnSendError(uint32_t sequence, Code code, std::string_view reason) {
       break;
     }
   }
-  host_.OnQueueBroken(queue_index_, {Code::kUnavailable, std::string(reason)});
+  events_.OnQueueBroken(number_, {Code::kUnavailable, std::string(reason)});
 }
 
-void Lane::OnBroken(Status reason) { host_.OnQueueBroken(queue_index_, std::move(reason)); }
+void Lane::OnBroken(Status reason) { events_.OnQueueBroken(number_, std::move(reason)); }
 
 // --- The peer's
 
 void Lane::OnMessage(std::string_view bytes) {
-  shared_.moved = true;
+  link_.shared.moved = true;
   const auto message = ParseMessage(bytes);
   if (!message) return Violation("it sent a message of an unknown kind");
   if (const auto* record = std::get_if<Record>(&*message)) {
     return Arrive(record->lease, record->transfer, record->chunk, record->chunks, record->checksum);
   }
-  if (const auto* probe = std::get_if<Probe>(&*message)) return host_.OnQueueProbed(queue_index_, *probe);
+  if (const auto* probe = std::get_if<Probe>(&*message)) return events_.OnQueueProbed(number_, *probe);
   Violation("it sent a control message on a data queue pair");
 }
 
 void Lane::OnImmediate(uint32_t bits) {
-  shared_.moved = true;
+  link_.shared.moved = true;
   const auto immediate = ParseImmediate(bits);
   if (!immediate) return Violation(StrCat("it sent an immediate value without a meaning: ", bits));
   Arrive(immediate->lease, immediate->transfer, 0, 1, 0);
 }
 
 void Lane::Arrive(Lease lease, uint32_t transfer, uint32_t chunk, uint32_t chunks, uint64_t checksum) {
-  const GrantName* const grant = leases_.Holder(lease);
-  if (grant == nullptr) {
-    ++shared_.stale_signals;
-    return;
-  }
-  shared_.events.Push(SignalArrived{
-      link_,
+  const GrantName* const grant = link_.leases.Holder(lease);
+  if (grant == nullptr) return;  // It is closed meanwhile.
+  link_.shared.events.Push(SignalArrived{
+      link_.terms.id,
       {.grant = *grant, .transfer = transfer, .chunk = chunk, .chunks = chunks, .checksum = checksum}});
 }
 
 void Lane::Violation(std::string_view what) {
-  host_.OnQueueBroken(queue_index_,
-                      {Code::kProtocol, StrCat("the peer", kBrokeProtocol, what, kSameRelease)});
+  events_.OnQueueBroken(number_, {Code::kProtocol, StrCat("the peer", kBrokeProtocol, what, kSameRelease)});
 }
 
 }  // namespace weightcast::transport::verbs

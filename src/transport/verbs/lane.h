@@ -3,56 +3,25 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "transport/event_queue.h"
 #include "transport/refusals.h"
 #include "transport/ring.h"
-#include "transport/verbs/leases.h"
-#include "transport/verbs/peer_grants.h"
+#include "transport/verbs/immediate.h"
 #include "transport/verbs/queue.h"
+#include "transport/verbs/queue_events.h"
 #include "transport/verbs/regions.h"
 
 namespace weightcast::transport::verbs {
 
-/// What all links of a transport have in common. Outlives them.
-struct Shared {
-  const Settings& settings;
-  Regions& regions;
-  EventQueue& events;
-  uint64_t& stale_signals;
-  bool& moved;           ///< Set when something has completed or arrived.
-  TimePoint& next_step;  ///< Set to the past when a link's NextStep may have come nearer.
-  /// Links whose Continue has something to do.
-  std::vector<LinkId>& touched;
-};
+class LinkState;
 
 /// One data queue pair's traffic: our operations posted and completed, the peer's signals taken. Without a
 /// queue pair it is down and takes nothing.
 class Lane final : private QueueOwner {
  public:
-  /// What a lane asks of its link.
-  class Host {
-   public:
-    virtual ~Host() = default;
-    [[nodiscard]] virtual const ImportedRegion* FindImport(RemoteRegion region) const = 0;
-    /// Asks the peer whether this grant is open, unless that has been asked.
-    virtual void AskFor(const GrantName& grant) = 0;
-    /// Continue has something to do.
-    virtual void Touch() = 0;
-    virtual void OnQueueProbed(uint32_t queue, const Probe& probe) = 0;
-    /// Our probe has arrived.
-    virtual void OnQueueProven(uint32_t queue) = 0;
-    virtual void OnQueueBroken(uint32_t queue, Status reason) = 0;
-    /// The context of the device that a source lies on is lost.
-    virtual void OnDeviceLost(Status reason) = 0;
-  };
-
-  /// `queue`: among the link's queue pairs; `index`: among its lanes; `peer_nic`: where the peer's end is.
-  Lane(const Shared& shared, Host& host, const Leases& leases, const PeerGrants& grants, LinkId link,
-       uint32_t index, uint32_t queue, uint8_t peer_nic);
+  /// `queue`: its number among the link's queue pairs; `peer_nic`: where the peer's end is.
+  Lane(LinkState& link, QueueEvents& events, uint32_t queue, uint8_t peer_nic);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
   ~Lane() override;
@@ -133,19 +102,15 @@ class Lane final : private QueueOwner {
   void PostPiece(Operation& operation, const ImportedRegion* remote, uint64_t length);
   void PostSignal(const Operation& operation, const Queue::Place& place);
   void Refuse(Operation& operation, Code code);
-  void Finish(Operation& operation, Code code, Written written);
+  void Finish(Operation& operation, Code code);
   void RetireDone();
   void CompleteUpTo(uint32_t sequence);
   void Arrive(Lease lease, uint32_t transfer, uint32_t chunk, uint32_t chunks, uint64_t checksum);
   void Violation(std::string_view what);
 
-  Shared shared_;
-  Host& host_;
-  const Leases& leases_;
-  const PeerGrants& grants_;
-  LinkId link_;
-  uint32_t index_;
-  uint32_t queue_index_;
+  LinkState& link_;
+  QueueEvents& events_;
+  uint32_t number_;  ///< Of its queue pair in the link.
   uint8_t peer_nic_;
   std::unique_ptr<Queue> queue_;
   bool open_ = false;

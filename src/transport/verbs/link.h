@@ -1,45 +1,30 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
-#include "transport/verbs/control.h"
-#include "transport/verbs/lane.h"
+#include "transport/verbs/fences.h"
+#include "transport/verbs/link_state.h"
+#include "transport/verbs/queue_pairs.h"
+#include "transport/verbs/rails.h"
 
 namespace weightcast::transport::verbs {
 
-/// What a link knows from its beginning.
-struct LinkTerms {
-  LinkId id{};
-  Role role = Role::kInitiator;
-  TimePoint deadline;  ///< To become ready.
-  uint32_t lanes = 0;  ///< Wanted; 0: by the number of NICs and peers.
-};
-
-/// One peer: lanes over queue pairs on rails, the grants on both sides, fences. docs/verbs.md.
-///
-/// Its queue pairs have numbers: first one control queue pair for each rail, then the lanes, rail by rail in
-/// turn.
-class Link final : private Lane::Host, private Control::Host {
+/// One peer, from the offer to the shutdown message: docs/verbs.md. Rails says which NICs meet, QueuePairs
+/// how their queue pairs live, Fences what is taken back; what they have in common is a LinkState.
+class Link final : private Control::Host {
  public:
-  using Nics = std::span<const std::unique_ptr<Nic>>;
-  Link(const Shared& shared, Nics nics, const LinkTerms& terms);
+  Link(const Shared& shared, Rails::Nics nics, const LinkTerms& terms);
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
   ~Link() override;
 
   // --- Opening
-  Result<std::string> MakeOffer();
+  Result<std::string> MakeOffer() { return rails_.Offer(); }
   Result<std::string> MakeAnswer(std::string_view offer);
   Status Establish(std::string_view answer);
-  [[nodiscard]] const LinkTerms& terms() const { return terms_; }
-  [[nodiscard]] bool down() const { return state_ == State::kDown; }
   [[nodiscard]] std::string Describe() const;
 
   // --- Ending
@@ -48,7 +33,7 @@ class Link final : private Lane::Host, private Control::Host {
   void Close();
   /// After Close: the shutdown message has been delivered, or cannot be.
   [[nodiscard]] bool gone() const {
-    return control_ == nullptr || peer_gone_ || control_->lost() || control_->delivered();
+    return state_.control == nullptr || peer_gone_ || state_.control->lost() || state_.control->delivered();
   }
   /// Ends what was found broken: queue pairs are destroyed here, never inside a completion.
   void EndBroken();
@@ -57,15 +42,12 @@ class Link final : private Lane::Host, private Control::Host {
   size_t Post(uint32_t lane, std::span<const Op> ops);
   /// Goes on with what was touched.
   void Continue();
-  void AddImport(uint32_t index, ImportedRegion region);
-  /// False: there is none.
-  bool RemoveImport(RemoteRegion region);
+  [[nodiscard]] PeerRegions& imports() { return state_.imports; }
 
   // --- Grants and fences
-  Status OpenGrant(const GrantName& grant);
-  void Revoke(const GrantName& grant);
-  /// The peer may write to it no more. It is used until that is certain.
-  void Forget(LocalRegion& region);
+  Status OpenGrant(const GrantName& grant, const GrantReach& /*ranges*/) { return fences_.OpenGrant(grant); }
+  void Revoke(const GrantName& grant) { fences_.Revoke(grant); }
+  void Forget(LocalRegion& region) { fences_.Forget(region); }
 
   // --- Time and devices
   void Step(TimePoint now);
@@ -74,171 +56,18 @@ class Link final : private Lane::Host, private Control::Host {
   void OnNicChanged(const Nic& nic);
 
  private:
-  enum class State : uint8_t {
-    kNew,       ///< Initiator: offered.
-    kProbing,   ///< Initiator: established, probes are out.
-    kStarting,  ///< Initiator: Start is out. Responder: waits for it.
-    kReady,
-    kDown,
-  };
-  struct Rail {
-    uint8_t nic = 0;
-    uint8_t peer_nic = 0;
-    Address peer;
-    Address own;  ///< As the peer knows it.
-  };
-  /// Of one rail, control first.
-  using Queues = std::vector<std::unique_ptr<Queue>>;
-  /// Two NICs that reach each other: an index in the offer, and one of ours.
-  struct NicPair {
-    size_t offered = 0;
-    size_t nic = 0;
-  };
-  enum class Stage : uint8_t {
-    kMade,     ///< Not connected yet.
-    kProbing,  ///< Connected; initiator: our probe is out; responder: it has to come.
-    kUp,
-    kEnding,   ///< Ours is destroyed; the peer's may not be.
-    kOver,     ///< Both are.
-    kOffered,  ///< Initiator: the next generation is offered.
-  };
-  /// One queue pair's lives, one after another.
-  struct Recovery {
-    uint32_t rail = 0;
-    uint32_t number = 1;
-    Stage stage = Stage::kMade;
-    bool peer_over = false;
-    uint32_t failures = 0;  ///< In a row.
-    TimePoint began{};
-    TimePoint again = TimePoint::max();  ///< kOver, initiator: when to offer the next.
-    std::unique_ptr<Queue> waiting{};    ///< kOffered: made, not connected.
-  };
-  /// At the target: the peer has been told, and has not answered.
-  struct Fence {
-    uint64_t number = 0;
-    GrantName grant;                ///< Or
-    LocalRegion* region = nullptr;  ///< one of these.
-    TimePoint deadline;
-  };
-  /// At the writer: answered once this has completed.
-  struct Barrier {
-    uint64_t fence = 0;
-    struct Mark {
-      uint32_t generation = 0;
-      uint32_t posted = 0;
-    };
-    std::vector<Mark> lanes;
-  };
-
-  // Lane::Host and Control::Host
-  const ImportedRegion* FindImport(RemoteRegion region) const override;
-  void AskFor(const GrantName& grant) override;
-  void Touch() override;
+  using Phase = LinkState::Phase;
   void OnControl(const ControlMessage& message) override;
-  void OnQueueProbed(uint32_t queue, const Probe& probe) override;
-  void OnQueueProven(uint32_t queue) override;
-  void OnQueueBroken(uint32_t queue, Status reason) override;
-  void OnDeviceLost(Status reason) override { GoDown(std::move(reason)); }
-
-  // Opening: link_open.cc
-  [[nodiscard]] uint32_t NicsUp() const;
-  /// How many of a rail on this NIC: fewer as peers grow.
-  [[nodiscard]] uint32_t DataQueuesOf(const Nic& nic) const;
-  Status MakeLanes(const std::vector<uint32_t>& counts);
-  [[nodiscard]] std::string WhyNoneIsUp() const;
-  [[nodiscard]] std::string ReasonNoneFits(const Offer& offer) const;
-  [[nodiscard]] std::vector<NicPair> PairNics(const Offer& offer) const;
-  [[nodiscard]] Result<Queues> MakeRail(Nic& nic, const Address& peer,
-                                        std::span<const QueueName> names) const;
-  /// Which of its rail's queue pairs it is: 0 for control.
-  [[nodiscard]] uint32_t PlaceOf(uint32_t queue) const;
-  /// A lane and a control queue pair are up.
-  [[nodiscard]] bool Works() const;
   void CheckProbes();
-  /// What is still silent when its time is over must not take with it what works: it is made anew later.
-  void EndSilent(TimePoint now);
-  void OnStart();
-  void OnStarted();
   void MarkReady();
-
-  // Queue pairs' lives: link_recovery.cc
-  [[nodiscard]] uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
-  [[nodiscard]] Nic& NicOf(const Recovery& recovery) const { return *nics_[rails_[recovery.rail].nic]; }
-  [[nodiscard]] bool IsControl(uint32_t queue) const { return queue < rails(); }
-  Lane& LaneOf(uint32_t queue) { return *lanes_[queue - rails()]; }
-  Result<std::unique_ptr<Queue>> MakeQueue(uint32_t queue);
-  void BeginQueue(uint32_t queue, std::unique_ptr<Queue> made, bool probe);
-  void DestroyQueue(uint32_t queue, const Status& reason);
-  void EndQueue(uint32_t queue, const Status& reason);
-  void SettleQueue(uint32_t queue);
-  void OpenQueue(uint32_t queue);
-  /// At the responder, whose queue pair waits in silence.
-  [[nodiscard]] bool AwaitsProbe(const Recovery& recovery) const {
-    return terms_.role == Role::kResponder && recovery.stage == Stage::kProbing;
-  }
-  void PlanNext(Recovery& recovery, TimePoint now);
-  void OfferNext(uint32_t queue);
-  /// The peer needs it to connect to what is made next.
-  void TellAddress(uint32_t rail);
-  void OnNewAddress(const NewAddress& message);
-  void OnQueueOver(const QueueOver& message);
-  void OnQueueOffer(const QueueOffer& message);
-  void OnQueueAnswer(const QueueAnswer& message);
-
-  // Messages and fences
-  void PumpLanes();
-  void Say(const ControlMessage& message);
-  void OnRegionOver(const RegionOver& over);
-  void BeginFence(Fence fence);
-  void EndFence(const Fence& fence);
-  /// What has been asked for in vain until now is made so.
-  void MakeFences(TimePoint now);
-  void BeginBarrier(uint64_t fence);
-  void LookAtBarriers();
-  /// The link ends with the next EndBroken.
-  void GoDown(Status reason);
   void TakeDown(const Status& reason);
-  void Leave();
 
-  Shared shared_;
-  Nics nics_;
-  LinkTerms terms_;
-  State state_ = State::kNew;
-  TimePoint patience_;  ///< kProbing: when the silent ones are ended.
-  bool closed_ = false;
-  bool touched_ = false;
-  /// The queue pair that is being destroyed: not over yet, whatever arrives meanwhile.
-  std::optional<uint32_t> destroying_;
+  LinkState state_;
+  Rails rails_;
+  QueuePairs pairs_;
+  Fences fences_;
+  TimePoint patience_;      ///< kProbing: when the silent ones are ended.
   bool peer_gone_ = false;  ///< Its shutdown message has come.
-  /// Found broken, not ended yet.
-  struct Broken {
-    uint32_t queue = 0;
-    uint32_t generation = 0;
-    Status reason;
-  };
-  std::vector<Broken> broken_;
-  std::optional<Status> going_down_;
-  std::string last_reason_;  ///< Why a queue pair broke.
-  uint64_t own_cookie_;
-  uint64_t peer_cookie_ = 0;
-  std::vector<Rail> rails_;
-  std::vector<Recovery> recoveries_;
-  std::unique_ptr<Control> control_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<ImportedRegion> imports_;
-  std::vector<uint32_t> over_regions_;  ///< By id: the last generation that the peer has taken back.
-  Leases leases_;
-  PeerGrants grants_;
-  std::vector<Fence> fences_;
-  std::vector<Barrier> barriers_;
-  uint64_t last_fence_ = 0;
-  /// Initiator, until it is established: by NIC, what was offered.
-  struct Offered {
-    uint8_t nic = 0;
-    Address address;
-    Queues queues;
-  };
-  std::vector<Offered> offered_;
 };
 
 }  // namespace weightcast::transport::verbs

@@ -2,14 +2,17 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
 #include "device/health.h"
 #include "memory/memory.h"
+#include "transport/imports.h"
 #include "transport/region_table.h"
 #include "transport/types.h"
 #include "transport/verbs/address.h"
@@ -36,5 +39,26 @@ struct ImportedRegion {
 };
 
 using Regions = RegionTable<LocalRegion>;
+
+/// What one link has imported, and what its peer has taken back.
+class PeerRegions : public Imports<ImportedRegion> {
+ public:
+  void Add(uint32_t index, ImportedRegion region) {
+    // Taken back before it was imported: it is known, and nothing may be done with it.
+    if (region.id < over_.size() && over_[region.id] >= region.generation) region.access = Access::kLocal;
+    Imports::Add(index, std::move(region));
+  }
+  /// `id` is below kMaxRegionId.
+  void TakeBack(uint32_t id, uint32_t generation) {
+    if (id >= over_.size()) over_.resize(id + 1);
+    over_[id] = std::max(over_[id], generation);
+    for (ImportedRegion& import : all()) {
+      if (import.id == id && import.generation == generation) import.access = Access::kLocal;
+    }
+  }
+
+ private:
+  std::vector<uint32_t> over_;  ///< By id: the last generation that the peer has taken back.
+};
 
 }  // namespace weightcast::transport::verbs

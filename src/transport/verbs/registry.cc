@@ -111,17 +111,10 @@ Result<std::string> Registry::Register(const RegionName& name, const DescribedMe
   return Encode(key);
 }
 
-void Registry::Deregister(uint32_t id) {
-  const std::lock_guard lock(commands_.mutex());
-  if (names_.Has(id)) commands_.Put(RemoveRegion{id}, lock);
-}
-
 Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
                                       std::string_view key) {
   WC_ASSIGN_OR_RETURN(RegionKey parsed, ParseRegionKey(key));
-  if (name.generation == 0)
-    return Status(Code::kProtocol,
-                  "the peer's region has no generation; run the same release of weightcast on both sides");
+  WC_RETURN_IF_ERROR(CheckPeers(name));
   if (parsed.id != name.id || parsed.generation != name.generation) {
     return Status(
         Code::kPermission,
@@ -136,29 +129,14 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
                   "the peer's region has an access that is not known here; run the same release of "
                   "weightcast on both sides");
   }
-  const std::lock_guard lock(commands_.mutex());
-  WC_ASSIGN_OR_RETURN(const uint32_t index, names_.Import(link, name));
-  commands_.Put(AddImport{link,
-                          index,
-                          {.id = name.id,
-                           .generation = name.generation,
-                           .access = static_cast<Access>(parsed.access),
-                           .base = parsed.base,
-                           .length = length,
-                           .parts = *CutInto(parsed.part, parsed.length),
-                           .rkeys = std::move(parsed.rkeys)}},
-                lock);
-  return static_cast<RemoteRegion>(index);
-}
-
-void Registry::OpenLink(LinkId link, Incarnation peer) {
-  const std::lock_guard lock(commands_.mutex());
-  names_.OpenLink(link, peer);
-}
-
-void Registry::CloseLink(LinkId link) {
-  const std::lock_guard lock(commands_.mutex());
-  names_.CloseLink(link);
+  return Add(link, name,
+             {.id = name.id,
+              .generation = name.generation,
+              .access = static_cast<Access>(parsed.access),
+              .base = parsed.base,
+              .length = length,
+              .parts = *CutInto(parsed.part, parsed.length),
+              .rkeys = std::move(parsed.rkeys)});
 }
 
 RegionOut Registry::DeregisterEverywhere(uint32_t id, const Parts& parts,
@@ -184,16 +162,6 @@ std::optional<RegionOut> Registry::TakeOut(LocalRegion& region) {
     commands_.Put(std::move(out), lock);
   });
   return std::nullopt;
-}
-
-void Registry::FreeRegion(uint32_t id) {
-  const std::lock_guard lock(commands_.mutex());
-  names_.Free(id);
-}
-
-void Registry::FreeImport(LinkId link, RemoteRegion region) {
-  const std::lock_guard lock(commands_.mutex());
-  names_.Release(link, region);
 }
 
 }  // namespace weightcast::transport::verbs

@@ -84,7 +84,6 @@ Capability VerbsTransport::Can(OpKind, MemoryKind, MemoryKind) const {
   Capability capability;
   capability.supported = true;  // Whether these NICs take memory of that device shows when it is registered.
   capability.max_length = kLongestOperation;
-  capability.revoke = RevokeKind::kReceiverResets;
   return capability;
 }
 
@@ -95,48 +94,11 @@ Result<std::string> VerbsTransport::Register(const RegionName& name, const Descr
   return registry_.Register(name, memory, access);
 }
 
-void VerbsTransport::Deregister(uint32_t region) { registry_.Deregister(region); }
-
-Result<RemoteRegion> VerbsTransport::Import(LinkId link, const RegionName& name, uint64_t length,
-                                            std::string_view key) {
-  return registry_.Import(link, name, length, key);
-}
-
-void VerbsTransport::Release(LinkId link, RemoteRegion region) {
-  RunCommands();
-  Link* found = Find(link);
-  if (found != nullptr && found->RemoveImport(region)) registry_.FreeImport(link, region);
-}
-
-void VerbsTransport::RunCommands() {
-  if (!registry_.commands().pending()) return;
-  std::vector<Command> commands = std::move(commands_);
-  registry_.commands().Take(commands);
-  for (Command& command : commands) Run(command);
-  commands_ = std::move(commands);  // Its memory serves again.
-}
-
-void VerbsTransport::Run(Command& command) {
-  if (auto* region = std::get_if<LocalRegion>(&command)) {
-    regions_.Add(std::move(*region));
-  } else if (const auto* removed = std::get_if<RemoveRegion>(&command)) {
-    LocalRegion* const retired = regions_.Retire(removed->id);
-    if (retired == nullptr) return;
-    for (const auto& [id, link] : links_) link->Forget(*retired);
-    regions_.Unuse(*retired);
-  } else if (auto* import = std::get_if<AddImport>(&command)) {
-    if (Link* link = Find(import->link); link != nullptr)
-      link->AddImport(import->index, std::move(import->region));
-  } else if (const auto* out = std::get_if<RegionOut>(&command)) {
-    OnRegionOut(*out);
-  }
-}
-
 void VerbsTransport::OnRegionEnded(LocalRegion& region) {
-  if (const auto out = registry_.TakeOut(region)) OnRegionOut(*out);
+  if (const auto out = registry_.TakeOut(region)) Run(*out);
 }
 
-void VerbsTransport::OnRegionOut(const RegionOut& out) {
+void VerbsTransport::Run(const RegionOut& out) {
   for (const auto& kept : out.kept) nics_[kept.nic]->Die(kept.why);
   if (!out.kept.empty()) return held_regions_.push_back(out.id);
   EndRegion(out.id);
@@ -155,21 +117,13 @@ void VerbsTransport::EndHeldRegions() {
 
 // --- Links
 
-Link* VerbsTransport::Find(LinkId link) const {
-  const auto found = links_.find(link);
-  return found == links_.end() ? nullptr : found->second.get();
-}
-
 Result<std::string> VerbsTransport::OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
                                              TimePoint deadline) {
   RunCommands();
   LookAtNics();
-  if (link == LinkId{} || links_.contains(link)) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use", kReportBug));
-  }
+  WC_RETURN_IF_ERROR(CheckFree(link));
   auto opened = std::make_unique<Link>(
-      Shared{settings_, regions_, events_, stale_signals_, moved_, next_step_, touched_}, nics_,
+      Shared{settings_, regions_, events_, moved_, next_step_, touched_}, nics_,
       LinkTerms{
           .id = link, .role = role, .deadline = deadline, .lanes = static_cast<uint32_t>(settings_.lanes)});
   WC_ASSIGN_OR_RETURN(std::string blob,
@@ -182,10 +136,7 @@ Result<std::string> VerbsTransport::OpenLink(LinkId link, Role role, Incarnation
 
 Status VerbsTransport::Establish(LinkId link, std::string_view answer) {
   Link* found = Find(link);
-  if (found == nullptr)
-    return {Code::kInvalidArgument,
-            StrCat("verbs: there is no link ", static_cast<uint32_t>(link), kReportBug)};
-  return found->Establish(answer);
+  return found == nullptr ? NoSuchLink(link) : found->Establish(answer);
 }
 
 void VerbsTransport::CloseLink(LinkId link) {
@@ -198,36 +149,6 @@ void VerbsTransport::CloseLink(LinkId link) {
     next_step_ = TimePoint{};
   }
   events_.Push(LinkClosed{link});
-}
-
-std::string VerbsTransport::Describe(LinkId link) const {
-  const Link* found = Find(link);
-  return found == nullptr ? "verbs: closed" : found->Describe();
-}
-
-// --- Grants and operations
-
-Status VerbsTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach /*ranges*/) {
-  Link* found = Find(link);
-  if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed; connect again"};
-  return found->OpenGrant(grant);
-}
-
-void VerbsTransport::Revoke(LinkId link, const GrantName& grant) {
-  if (GrantTable::IsStanding(grant)) {
-    WC_LOG(kError,
-           "verbs: a region that peers may write at any time was asked to end its grant, which has no effect",
-           kReportBug);
-    return;
-  }
-  if (Link* found = Find(link); found != nullptr) return found->Revoke(grant);
-  events_.Push(Revoked{link, grant});  // With its link every grant is over.
-}
-
-size_t VerbsTransport::Post(LinkId link, uint32_t lane, std::span<const Op> ops) {
-  RunCommands();
-  Link* found = Find(link);
-  return found == nullptr ? 0 : found->Post(lane, ops);
 }
 
 // --- Progress

@@ -10,7 +10,7 @@
 #include "base/timer_fd.h"
 #include "drivers/ibverbs/ibverbs.h"
 #include "transport/event_queue.h"
-#include "transport/transport.h"
+#include "transport/lane_transport.h"
 #include "transport/verbs/link.h"
 #include "transport/verbs/nic.h"
 #include "transport/verbs/registry.h"
@@ -20,40 +20,31 @@ namespace weightcast::transport::verbs {
 
 /// InfiniBand and RoCE v2: docs/verbs.md. Memory is registered on the caller's thread, where device memory
 /// may block in the driver; commands about them, and all else, belong to the holder of progress.
-class VerbsTransport final : public Transport {
+class VerbsTransport final : public LaneTransport<VerbsTransport> {
  public:
+  static constexpr std::string_view kName = "verbs";
   static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options,
                                                    std::shared_ptr<Ibverbs> api);
   ~VerbsTransport() override;
 
-  [[nodiscard]] std::string_view name() const override { return "verbs"; }
   [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
 
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
-  void Deregister(uint32_t region) override;
-  Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length,
-                              std::string_view key) override;
-  void Release(LinkId link, RemoteRegion region) override;
 
   Result<std::string> OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
                                TimePoint deadline) override;
   Status Establish(LinkId link, std::string_view answer) override;
   void CloseLink(LinkId link) override;
-  [[nodiscard]] std::string Describe(LinkId link) const override;
 
-  Status OpenGrant(LinkId link, const GrantName& grant, GrantReach /*ranges*/) override;
-  void Revoke(LinkId link, const GrantName& grant) override;
-
-  size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
   Progressed Progress(std::span<Event> out) override;
 
   [[nodiscard]] int fd() const override { return poller_.fd(); }
   bool Arm() override;
   void Disarm() override;
   [[nodiscard]] bool ArmingIsCostly() const override { return true; }
-  [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
 
  private:
+  friend class LaneTransport<VerbsTransport>;
   /// A closed link whose shutdown message is still on its way.
   struct ClosingLink {
     std::unique_ptr<Link> link;
@@ -63,11 +54,10 @@ class VerbsTransport final : public Transport {
   VerbsTransport(const TransportOptions& options, Poller poller, TimerFd timer,
                  std::vector<std::unique_ptr<Nic>> nics);
   Status Watch();
-  Link* Find(LinkId link) const;
-  void RunCommands();
-  void Run(Command& command);
+  using LaneTransport::Run;
+  void Run(LocalRegion& region) { regions_.Add(std::move(region)); }
+  void Run(const RegionOut& out);
   void OnRegionEnded(LocalRegion& region);
-  void OnRegionOut(const RegionOut& out);
   void EndRegion(uint32_t id);
   void EndHeldRegions();
   void PollNics();
@@ -84,12 +74,11 @@ class VerbsTransport final : public Transport {
   Registry registry_;
   EventQueue events_;
   Regions regions_;
-  uint64_t stale_signals_ = 0;
   bool moved_ = false;
   TimePoint next_step_ = TimePoint::max();
   std::vector<LinkId> touched_;
   std::vector<LinkId> touched_now_;
-  std::vector<Command> commands_;
+  std::vector<Registry::Command> commands_;
   /// Deregistered, but a dead NIC still has them: until no queue pair there is left.
   std::vector<uint32_t> held_regions_;
   std::map<LinkId, std::unique_ptr<Link>> links_;

@@ -121,9 +121,7 @@ class FakeTransport final : public transport::Transport {
     const std::lock_guard lock(net_.mutex);
     for (auto& [id, link] : links_) {
       if (lane >= link.lanes.size() || !std::exchange(link.lanes[lane].up, false)) continue;
-      for (const Op& op : link.lanes[lane].queue) {
-        Complete(id, lane, op, Code::kUnavailable, transport::Written::kMaybe);
-      }
+      for (const Op& op : link.lanes[lane].queue) Complete(id, op, Code::kUnavailable);
       link.lanes[lane].queue.clear();
       events_.push_back(transport::LaneDown{id, lane, {Code::kUnavailable, "killed"}});
       const bool any = std::any_of(link.lanes.begin(), link.lanes.end(), [](const Lane& l) { return l.up; });
@@ -169,7 +167,6 @@ class FakeTransport final : public transport::Transport {
   }
 
   // --- The contract ---------------------------------------------------------------------------
-  [[nodiscard]] std::string_view name() const override { return name_; }
   [[nodiscard]] Capability Can(OpKind, MemoryKind, MemoryKind) const override {
     return {.supported = true, .max_length = Locked([&] { return faults_.max_length; })};
   }
@@ -227,10 +224,8 @@ class FakeTransport final : public transport::Transport {
   void CloseLink(LinkId id) override {
     const std::lock_guard lock(net_.mutex);
     Link& link = links_.at(id);
-    for (uint32_t lane = 0; lane < link.lanes.size(); ++lane) {
-      for (const Op& op : link.lanes[lane].queue) {
-        Complete(id, lane, op, Code::kCancelled, transport::Written::kNo);
-      }
+    for (const Lane& lane : link.lanes) {
+      for (const Op& op : lane.queue) Complete(id, op, Code::kCancelled);
     }
     for (Event& late : std::exchange(late_, {})) events_.push_back(std::move(late));
     TellPeerDown(link, "the peer has closed");
@@ -285,7 +280,6 @@ class FakeTransport final : public transport::Transport {
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t ignored = read(fd_.get(), &count, sizeof count);
   }
-  [[nodiscard]] uint64_t stale_signals() const override { return 0; }
 
  private:
   struct Registered {
@@ -334,8 +328,8 @@ class FakeTransport final : public transport::Transport {
     (faults_.hold_revoke ? held_ : events_).push_back(std::move(event));
     Wake();
   }
-  void Complete(LinkId id, uint32_t lane, const Op& op, Code code, transport::Written written) {
-    (faults_.shuffle ? late_ : events_).push_back(transport::Completion{id, lane, op.cookie, code, written});
+  void Complete(LinkId id, const Op& op, Code code) {
+    (faults_.shuffle ? late_ : events_).push_back(transport::Completion{id, op.cookie, code});
   }
   bool HasWork() const {
     for (const auto& [id, link] : links_) {
@@ -347,14 +341,12 @@ class FakeTransport final : public transport::Transport {
   }
   void Work() {
     for (auto& [id, link] : links_) {
-      for (uint32_t index = 0; index < link.lanes.size(); ++index) {
-        auto& queue = link.lanes[index].queue;
+      for (Lane& lane : link.lanes) {
+        auto& queue = lane.queue;
         for (size_t i = 0; i < faults_.ops_per_progress && !queue.empty(); ++i) {
           const Op op = queue.front();
           queue.pop_front();
-          const Code code = Execute(link, op);
-          Complete(id, index, op, code,
-                   code == Code::kOk ? transport::Written::kYes : transport::Written::kNo);
+          Complete(id, op, Execute(link, op));
         }
       }
     }

@@ -23,7 +23,6 @@ Frame Example(FrameType type) {
           .length = 1U << 20,
           .signal = {.grant = {.slot = 63, .id = 5}, .transfer = 6, .chunk = 7, .chunks = 8, .checksum = 99},
           .code = Code::kFenced,
-          .written = Written::kMaybe,
           .lane = 12,
           .heard = true};
 }
@@ -61,7 +60,6 @@ TEST(TcpFrameTest, ComesBackAsItWas) {
     }
     if (type == FrameType::kResult) {
       EXPECT_EQ(out.code, Code::kFenced);
-      EXPECT_EQ(out.written, Written::kMaybe);
     }
     if (type == FrameType::kLaneOver) {
       EXPECT_EQ(out.lane, 12);
@@ -138,7 +136,7 @@ TEST(TcpFrameTest, WhatTheFormatForbidsIsMalformed) {
   EXPECT_TRUE(damaged(FrameType::kRead, 31, 1));
   EXPECT_TRUE(damaged(FrameType::kData, 15, 1));
   EXPECT_TRUE(damaged(FrameType::kResult, 8, 13));
-  EXPECT_TRUE(damaged(FrameType::kResult, 9, 3));
+  EXPECT_TRUE(damaged(FrameType::kResult, 9, 1));
   EXPECT_TRUE(damaged(FrameType::kResult, 15, 1));
   EXPECT_TRUE(damaged(FrameType::kLaneOver, 10, 2));
   EXPECT_TRUE(damaged(FrameType::kLaneOver, 11, 1));

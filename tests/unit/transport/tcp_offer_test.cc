@@ -69,10 +69,10 @@ TEST(TcpOfferTest, WhatIsOutOfRangeIsRefused) {
 
 TEST(TcpOfferTest, AnotherVersionSaysSo) {
   std::string offer = EncodeOffer({NewCookie(), 1, 1, "boot"});
-  offer[0] = 3;
+  offer[0] = 2;
   const auto parsed = ParseOffer(offer);
   EXPECT_EQ(parsed.status().code(), Code::kProtocol);
-  EXPECT_NE(parsed.status().message().find("version 3"), std::string::npos) << parsed.status().message();
+  EXPECT_NE(parsed.status().message().find("version 2"), std::string::npos) << parsed.status().message();
 }
 
 TEST(TcpGreetingTest, ComesBackAsItWasAndNothingElseIsTaken) {

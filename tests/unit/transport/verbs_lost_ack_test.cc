@@ -45,7 +45,6 @@ TEST_F(VerbsLostAckTest, AnOperationThatLandedIsMaybeAndComesAgainOverAnotherLan
   world.fabric.DropAck(*a.host);
   const Completion lost = Run(0, Chunk(0, 1));
   EXPECT_EQ(lost.code, Code::kUnavailable);
-  EXPECT_EQ(lost.written, Written::kMaybe);
   EXPECT_EQ(b.side->lanes_down.size(), 1U) << "only once the target's end is gone as well";
   EXPECT_EQ(b.side->signals.size(), 1U) << "it had arrived";
   EXPECT_EQ(Run(1, Chunk(0, 1)).code, Code::kOk);
@@ -61,7 +60,6 @@ TEST_F(VerbsLostAckTest, WhatLandedInPartHasNoSignal) {
     world.fabric.DropAck(*a.host, 1, landed);
     const Completion lost = Run(0, Chunk(0, 1));
     EXPECT_EQ(lost.code, Code::kUnavailable);
-    EXPECT_EQ(lost.written, Written::kMaybe);
     EXPECT_TRUE(b.side->signals.empty());
     EXPECT_EQ(Run(1, Chunk(0, 1)).code, Code::kOk);
     ASSERT_TRUE(Until([&] { return b.side->signals.size() == 1; }));
@@ -85,7 +83,6 @@ TEST_F(VerbsLostAckTest, EveryMessageOfATransferMayBeTheOne) {
       const Completion& done = a.side->completions[op.cookie];
       if (done.code == Code::kOk) continue;
       EXPECT_EQ(done.code, Code::kUnavailable);
-      EXPECT_EQ(done.written, Written::kMaybe);
       again.push_back(op);
     }
     EXPECT_FALSE(again.empty());
@@ -112,7 +109,6 @@ TEST_F(VerbsLostAckTest, NothingCompletesBeforeThePeerHasSettled) {
   EXPECT_FALSE(a.side->Completed(cookie));
   world.fabric.Release(*b.host);
   ASSERT_TRUE(Until([&] { return a.side->Completed(cookie); }));
-  EXPECT_EQ(a.side->completions[cookie].written, Written::kMaybe);
 }
 
 TEST_F(VerbsLostAckTest, AControlMessageTwiceIsOnce) {

@@ -1,10 +1,10 @@
+#include "transport/shm/region_requests.h"
+
 #include <fcntl.h>
 
 #include "base/log.h"
 #include "base/strings.h"
-#include "transport/shm/link.h"
 
-/// What is asked for over the socket once a link is ready: descriptors of regions, and the payload rings.
 namespace weightcast::transport::shm {
 namespace {
 
@@ -18,11 +18,11 @@ UniqueFd ReadOnly(int fd) {
 
 }  // namespace
 
-void Link::Import(PeerRegion& region) {
-  if (region.state != PeerRegion::State::kWaiting || state_ == State::kOpening) return;
-  if (state_ != State::kReady || region.name.owner != peer_) {
+void RegionRequests::Import(PeerRegion& region) {
+  if (region.state != PeerRegion::State::kWaiting || link_.state == LinkParts::State::kOpening) return;
+  if (link_.state != LinkParts::State::kReady || region.name.owner != link_.peer) {
     region.state = PeerRegion::State::kFailed;
-    region.failure = state_ != State::kReady ? Code::kUnavailable : Code::kPermission;
+    region.failure = link_.state != LinkParts::State::kReady ? Code::kUnavailable : Code::kPermission;
     return;
   }
   if (region.key.kind == MemoryKind::kDevice) {  // What it takes is found out by the first operation.
@@ -41,45 +41,45 @@ void Link::Import(PeerRegion& region) {
   const auto [wanted, first] = wanted_.try_emplace(id);
   wanted->second.push_back(region.id);
   if (first) unasked_.push_back(id);
-  AskForRegions();
+  Ask();
 }
 
-void Link::AskForRegions() {
+void RegionRequests::Ask() {
   while (asking_ < kMostAsked && !unasked_.empty()) {
     const auto [id, generation] = unasked_.front();
     // An error of the socket is told by its hang-up.
-    if (!channel_.Send(Encode(WantRegion{.id = id, .generation = generation})).ok()) return;
+    if (!link_.channel.Send(Encode(WantRegion{.id = id, .generation = generation})).ok()) return;
     unasked_.pop_front();
     ++asking_;
   }
 }
 
-Status Link::OnWantRegion(const WantRegion& request) {
+Status RegionRequests::On(const WantRegion& request) {
   RegionReply reply{.id = request.id, .generation = request.generation, .code = Code::kPermission};
-  const LocalRegion* region = context_->regions.Find(request.id, request.generation);
+  const LocalRegion* region = link_.context.regions.Find(request.id, request.generation);
   if (region == nullptr || region->access == Access::kLocal || region->device != nullptr)
-    return channel_.Send(Encode(reply));
+    return link_.channel.Send(Encode(reply));
   const UniqueFd read_only = PeersWrite(region->access) ? UniqueFd() : ReadOnly(region->fd.get());
   const int fd = PeersWrite(region->access) ? region->fd.get() : read_only.get();
   if (fd < 0) {
     reply.code = Code::kUnavailable;
-    return channel_.Send(Encode(reply));
+    return link_.channel.Send(Encode(reply));
   }
   reply.code = Code::kOk;
   reply.fd_offset = region->fd_offset;
   reply.length = region->length;
-  return channel_.Send(Encode(reply), std::array{fd});
+  return link_.channel.Send(Encode(reply), std::array{fd});
 }
 
-Status Link::OnRegion(const RegionReply& reply, std::span<const UniqueFd> fds) {
+Status RegionRequests::On(const RegionReply& reply, std::span<const UniqueFd> fds) {
   const RegionId id{reply.id, reply.generation};
   const auto wanted = wanted_.extract(id);
   if (wanted.empty() || asking_ == 0) return {Code::kProtocol, "it sent a region that was not asked for"};
   --asking_;
-  AskForRegions();
+  Ask();
   std::erase_if(mappings_, [](const auto& known) { return known.second.expired(); });
   for (const RemoteRegion waiting : wanted.mapped()) {
-    PeerRegion* const region = context_->peer_regions.Find(id_, waiting);
+    PeerRegion* const region = link_.context.peer_regions.Find(link_.id, waiting);
     const bool same = region != nullptr && RegionId{region->name.id, region->name.generation} == id;
     if (!same || region->state != PeerRegion::State::kWaiting) continue;  // Released since.
     if (reply.code == Code::kPermission) {                                // Deregistered since.
@@ -87,7 +87,7 @@ Status Link::OnRegion(const RegionReply& reply, std::span<const UniqueFd> fds) {
       region->failure = Code::kPermission;
       continue;
     }
-    region->mapping = MapRegion(*region, reply, fds);
+    region->mapping = Map(*region, reply, fds);
     if (region->mapping == nullptr) {
       TakeOtherPath(*region);
     } else {
@@ -97,8 +97,8 @@ Status Link::OnRegion(const RegionReply& reply, std::span<const UniqueFd> fds) {
   return Status::Ok();
 }
 
-std::shared_ptr<PeerMapping> Link::MapRegion(const PeerRegion& region, const RegionReply& reply,
-                                             std::span<const UniqueFd> fds) {
+std::shared_ptr<PeerMapping> RegionRequests::Map(const PeerRegion& region, const RegionReply& reply,
+                                                 std::span<const UniqueFd> fds) {
   auto& known = mappings_[{reply.id, reply.generation}];
   if (auto mapping = known.lock(); mapping != nullptr) {
     return mapping->size() >= region.length ? mapping : nullptr;
@@ -107,7 +107,7 @@ std::shared_ptr<PeerMapping> Link::MapRegion(const PeerRegion& region, const Reg
   const bool writable = PeersWrite(region.key.access);
   auto made = MapPeer(fds[0].get(), reply.fd_offset, region.key.length, writable);
   if (!made.ok()) {
-    WC_LOG(kDebug, "region of ", PeerName(), " not mapped: ", made.status().message());
+    WC_LOG(kDebug, "region of ", link_.PeerName(), " not mapped: ", made.status().message());
     return nullptr;
   }
   auto mapping = std::make_shared<PeerMapping>(std::move(made).value(), writable);
@@ -115,66 +115,72 @@ std::shared_ptr<PeerMapping> Link::MapRegion(const PeerRegion& region, const Reg
   return mapping;
 }
 
-void Link::TakeOtherPath(PeerRegion& region) {
+void RegionRequests::TakeOtherPath(PeerRegion& region) {
   region.key.mappable = false;
-  const bool copies = (paths_.copy_writes || !PeersWrite(region.key.access)) &&
-                      (paths_.copy_reads || !PeersRead(region.key.access));
+  const bool copies = (link_.paths.copy_writes || !PeersWrite(region.key.access)) &&
+                      (link_.paths.copy_reads || !PeersRead(region.key.access));
   if (!copies) {
-    paths_.ring_wanted = true;
-    if (paths_.ring_failure != Code::kOk) {
+    link_.paths.ring_wanted = true;
+    if (link_.paths.ring_failure != Code::kOk) {
       region.state = PeerRegion::State::kFailed;
-      region.failure = paths_.ring_failure;
+      region.failure = link_.paths.ring_failure;
       return;
     }
-    if (!paths_.ring_ready) return;
+    if (!link_.paths.ring_ready) return;
   }
   region.state = PeerRegion::State::kReady;
 }
 
-void Link::WarnOfRing() {
-  if (!context_->cross_copy) return;
+Status RegionRequests::Step() {
+  if (!link_.paths.ring_wanted || ring_sent_) return Status::Ok();
+  WarnOfRing();
+  return SendRing();
+}
+
+void RegionRequests::WarnOfRing() {
+  if (!link_.context.cross_copy) return;
   WC_LOG(
-      kWarning, "shm to ", PeerName(), ": cross-process copy refused (", paths_.refusal,
+      kWarning, "shm to ", link_.PeerName(), ": cross-process copy refused (", link_.paths.refusal,
       "); memory that is not from weightcast::Allocate is copied twice, through a ring. Allow processes of ",
       "one user to trace each other (sysctl kernel.yama.ptrace_scope=0, seccomp profile, one pid namespace)");
 }
 
-Status Link::SendRing() {
+Status RegionRequests::SendRing() {
   ring_sent_ = true;
-  paths_.ring_wanted = true;
-  const auto fd = inbox_.EnsurePayload();
+  link_.paths.ring_wanted = true;
+  const auto fd = link_.inbox.EnsurePayload();
   if (!fd.ok()) {
-    WC_LOG(kWarning, "shm to ", PeerName(), ": ", fd.status().message(),
+    WC_LOG(kWarning, "shm to ", link_.PeerName(), ": ", fd.status().message(),
            "; until then memory that is not from weightcast::Allocate cannot be sent to it this way");
-    paths_.ring_failure = fd.status().code();
+    link_.paths.ring_failure = fd.status().code();
     SettleRing();
-    return channel_.Send(Encode(RingReply{.code = fd.status().code()}));
+    return link_.channel.Send(Encode(RingReply{.code = fd.status().code()}));
   }
-  const Status sent = channel_.Send(Encode(RingReply{.code = Code::kOk}), std::array{*fd});
-  inbox_.ClosePayloadFd();
+  const Status sent = link_.channel.Send(Encode(RingReply{.code = Code::kOk}), std::array{*fd});
+  link_.inbox.ClosePayloadFd();
   SettleRing();
   return sent;
 }
 
-Status Link::OnRing(const RingReply& reply, std::span<const UniqueFd> fds) {
-  if (outbox_->has_payload()) return {Code::kProtocol, "it sent a second payload ring"};
+Status RegionRequests::On(const RingReply& reply, std::span<const UniqueFd> fds) {
+  if (link_.outbox->has_payload()) return {Code::kProtocol, "it sent a second payload ring"};
   if (reply.code != Code::kOk) {
-    paths_.ring_failure = reply.code;
+    link_.paths.ring_failure = reply.code;
   } else if (fds.size() != 1) {
     return {Code::kProtocol, "it sent a payload ring without its descriptor"};
   } else {
     WC_ASSIGN_OR_RETURN(auto payload, MapPeer(fds[0].get(), 0, kPayloadBytes, /*writable=*/true));
-    outbox_->AttachPayload(std::move(payload));
+    link_.outbox->AttachPayload(std::move(payload));
   }
   if (!ring_sent_) WC_RETURN_IF_ERROR(SendRing());
   SettleRing();
   return Status::Ok();
 }
 
-void Link::SettleRing() {
-  paths_.ring_ready = inbox_.has_payload() && outbox_->has_payload();
-  if (!paths_.ring_ready && paths_.ring_failure == Code::kOk) return;
-  context_->peer_regions.ForEach(id_, [this](PeerRegion& region) {
+void RegionRequests::SettleRing() {
+  link_.paths.ring_ready = link_.inbox.has_payload() && link_.outbox->has_payload();
+  if (!link_.paths.ring_ready && link_.paths.ring_failure == Code::kOk) return;
+  link_.context.peer_regions.ForEach(link_.id, [this](PeerRegion& region) {
     if (region.state == PeerRegion::State::kWaiting && !region.key.mappable) TakeOtherPath(region);
   });
 }

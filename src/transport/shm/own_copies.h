@@ -1,0 +1,72 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "transport/ring.h"
+#include "transport/shm/gathered_copies.h"
+#include "transport/shm/send_queue.h"
+
+namespace weightcast::transport::shm {
+
+/// What this side's own device copies: writes to the peer's open device memory (push) and reads (reach). Both
+/// need nothing of the peer's processor. Operations that stand one behind the other go as one batch. The peer
+/// cannot end a copy into its memory, so it must be able to wait for it: docs/gpu.md, "Push".
+class OwnCopies {
+ public:
+  using Step = SendQueue::Step;
+  using Path = SendQueue::Path;
+  using Pending = SendQueue::Pending;
+  /// What copies of an operation go between; `source` is `region` as this side's device has it mapped.
+  struct Ends {
+    const LocalRegion* local = nullptr;
+    const PeerRegion* region = nullptr;
+    const Source* source = nullptr;
+  };
+  OwnCopies(LinkId link, Context& context, Outbox& outbox, const SenderDevices& devices, SendQueue& queue)
+      : link_(link), context_(&context), outbox_(&outbox), devices_(devices), queue_(queue) {}
+
+  /// Which of the two the operation is; nullopt: neither.
+  [[nodiscard]] static std::optional<Path> PathOf(const Op& op, const PeerRegion& region,
+                                                  const LocalRegion& local);
+  /// Leaves pieces of the front operation, and of those behind it that go the same way, with the device.
+  /// `refused`: set to why it cannot go on.
+  Step Copy(Pending& front, Path path, const Ends& ends, Code& refused);
+  /// Completes reads and pushes whose copies are over. True if there was one.
+  bool Finish();
+  /// Tells the peer which of this side's copies into its memory are over. In every state of the link.
+  void EndPushes();
+
+ private:
+  static constexpr size_t kMostPushes = 64;  ///< Batches: of eight devices.
+  /// The bytes that a copy writes.
+  struct Span {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
+  };
+  struct PushedBatch {
+    const Engine* engine = nullptr;
+    uint64_t ticket = 0;
+  };
+
+  uint64_t Gather(GatheredCopies& batch, const Engine& engine, Path path, Ends ends);
+  std::optional<Ends> Join(uint64_t index, Path path, const Engine& engine);
+  void TakeUp(uint64_t end, const Engine& engine, uint64_t ticket, Path path);
+  [[nodiscard]] bool FillsBatch();
+  [[nodiscard]] static bool Inside(const Op& op, const Ends& ends);
+  [[nodiscard]] static Span SpanOf(const Op& op, const Ends& ends);
+  [[nodiscard]] bool Overlaps(uint64_t end, const Span& span);
+  Step FinishPush(Pending& pending);
+  [[nodiscard]] Code ReadOutcome(const Pending& pending) const;
+
+  LinkId link_;
+  Context* context_;
+  Outbox* outbox_;
+  SenderDevices devices_;
+  SendQueue& queue_;
+  std::array<Span, SendQueue::kMost> spans_;  ///< By number: all that are under way are looked through.
+  Ring<PushedBatch> pushes_{kMostPushes};     ///< Batches of which the peer has not heard that they are over.
+};
+
+}  // namespace weightcast::transport::shm
