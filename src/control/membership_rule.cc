@@ -66,7 +66,6 @@ void MembershipRule::AddWorker(SessionId session, const protocol::Hello& hello, 
   worker.group = group.id;
   worker.rank = hello.name.rank;
   worker.incarnation = hello.incarnation;
-  worker.landing = hello.landing;
   if (group.id != kTrainers) {
     worker.newest = protocol::LaterOf(hello.version, hello.newest);
     worker.version = hello.version;

@@ -23,7 +23,6 @@ struct Hello {
   std::string secret;  ///< Proves the incarnation (protocol/identity.h). For the controller alone.
   std::vector<std::string> addresses;
   std::string host;
-  Landing landing = Landing::kInPlace;
   EngineState state = EngineState::kJoining;
   Version version;  ///< Inference: served (or -1).
   Version newest;   ///< Inference: that this process has ever served.
@@ -35,8 +34,8 @@ constexpr auto Fields(Is<Hello> auto& m, auto&& visit) {
   return visit(F("protocol", m.protocol), F("job", m.job, Name{}), F("model", m.model, Name{}),
                F("name", m.name), F("world_size", m.world_size), F("incarnation", m.incarnation, Fixed{}),
                F("secret", m.secret, Hidden{kSecretBytes}), F("addresses", m.addresses, kAddresses),
-               F("host", m.host, Name{}), F("landing", m.landing), F("state", m.state),
-               F("version", m.version), F("newest", m.newest), F("run", m.run), F("term", m.term));
+               F("host", m.host, Name{}), F("state", m.state), F("version", m.version), F("newest", m.newest),
+               F("run", m.run), F("term", m.term));
 }
 
 /// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old. With it an

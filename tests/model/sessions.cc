@@ -88,7 +88,6 @@ void Model::Connect(World& world, int slot, int controller) {
   hello.name = NameOf(slot);
   hello.world_size = IsTrainer(slot) ? config_.trainers : config_.ranks;
   hello.incarnation = IncarnationOf(slot, p.incarnation);
-  hello.landing = config_.landing;
   hello.term = TermOf(p, IsTrainer(slot));
   if (IsTrainer(slot)) {
     const auto& state = machines_.trainer(p.machine);

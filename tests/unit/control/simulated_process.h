@@ -61,6 +61,7 @@ struct SimulatedProcess {
   uint32_t parts = 1;  ///< In which it takes an update ...
   uint32_t part = 0;   ///< ... and the one that it was asked for last.
   Version version, next;
+  protocol::Landing landing = protocol::Landing::kInPlace;
   Version spare;  ///< What the spare buffer wholly holds, with shadow landing.
   protocol::EngineState state = protocol::EngineState::kJoining;
   uint32_t sources = 0;
@@ -86,12 +87,12 @@ struct SimulatedProcess {
   /// What its landing memory wholly holds.
   [[nodiscard]] Version Landed() const {
     if (IsTrainer()) return {};
-    return hello.landing == protocol::Landing::kShadow ? spare : version;
+    return landing == protocol::Landing::kShadow ? spare : version;
   }
   void SayRegister() {
     outbox.push_back(protocol::Register{.shards = {},
                                         .rules = {},
-                                        .landing = hello.landing,
+                                        .landing = landing,
                                         .state = state,
                                         .version = IsTrainer() ? Version{} : version,
                                         .shares = shares,
@@ -104,7 +105,7 @@ struct SimulatedProcess {
   bool HearAbort(const protocol::Abort& message) {
     ++aborts;
     if (IsTrainer()) return false;
-    const bool in_place = hello.landing == protocol::Landing::kInPlace;
+    const bool in_place = landing == protocol::Landing::kInPlace;
     const bool had_granted = granted && update == message.update;
     const bool touched = had_granted && message.started;
     const bool lost_it = touched && (in_place || committed);

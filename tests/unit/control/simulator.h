@@ -53,7 +53,7 @@ class Simulator {
 
   // --- What tests do ---
 
-  SessionId Join(protocol::Hello hello) {
+  SessionId Join(protocol::Hello hello, protocol::Landing landing = protocol::Landing::kInPlace) {
     hello.job = hello.job.empty() ? "default" : hello.job;
     hello.model = "policy";
     if (hello.incarnation == 0) hello.incarnation = ++last_id;
@@ -61,6 +61,7 @@ class Simulator {
     Process process;
     process.session = session;
     process.hello = hello;
+    process.landing = landing;
     process.version = hello.version;
     process.state = hello.state;
     processes[session] = process;
@@ -75,9 +76,7 @@ class Simulator {
   }
   SessionId JoinRank(const std::string& engine, uint32_t rank, uint32_t world_size,
                      protocol::Landing landing = protocol::Landing::kInPlace) {
-    protocol::Hello hello = RankHello(engine, rank, world_size);
-    hello.landing = landing;
-    return Join(hello);
+    return Join(RankHello(engine, rank, world_size), landing);
   }
   SessionId JoinControl(const std::string& engine) {
     protocol::Hello hello;
@@ -345,7 +344,7 @@ class Simulator {
       EXPECT_TRUE(control->paused) << "a grant before the engine has paused";
     }
   }
-  static bool InPlace(const Process& rank) { return rank.hello.landing == protocol::Landing::kInPlace; }
+  static bool InPlace(const Process& rank) { return rank.landing == protocol::Landing::kInPlace; }
   /// Nothing in an engine that has one goes on without it.
   const Process* ControlOf(const Process& rank) {
     for (const Group& group : state.roster.groups()) {

@@ -195,8 +195,11 @@ TEST(Codec, EnumsAreChecked) {
   };
   ExpectOnlyKnown<Role>("name.role",
                         [&](Role value) { return hello([&](Hello& h) { h.name.role = value; }); });
-  ExpectOnlyKnown<Landing>("landing",
-                           [&](Landing value) { return hello([&](Hello& h) { h.landing = value; }); });
+  ExpectOnlyKnown<Landing>("landing", [](Landing value) {
+    Register message;
+    message.landing = value;
+    return message;
+  });
   ExpectOnlyKnown<EngineState>("state",
                                [&](EngineState value) { return hello([&](Hello& h) { h.state = value; }); });
   ExpectOnlyKnown<DType>("shards.tensor.dtype", [](DType value) {

@@ -31,7 +31,6 @@ inline std::vector<WorkerMessage> WorkerMessages() {
             .secret = std::string(kSecretBytes, 's'),
             .addresses = {"10.0.0.1:4711", "[fe80::1%eth0]:4711"},
             .host = "node-3",
-            .landing = Landing::kShadow,
             .state = EngineState::kServing,
             .version = kVersion,
             .newest = {.run = 2, .number = 81},
