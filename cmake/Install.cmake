@@ -7,9 +7,13 @@ include(CMakePackageConfigHelpers)
 
 function(weightcast_archive name export_name)
   set(target weightcast_archive_${name})
-  list(TRANSFORM ARGN PREPEND "$<TARGET_OBJECTS:weightcast_" OUTPUT_VARIABLE objects)
-  list(TRANSFORM objects APPEND ">")
-  add_library(${target} STATIC ${objects})
+  add_library(${target} STATIC)
+  foreach(folder IN LISTS ARGN)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:weightcast_${folder}>)
+    if(TARGET weightcast_${folder}_apart)
+      target_sources(${target} PRIVATE $<TARGET_OBJECTS:weightcast_${folder}_apart>)
+    endif()
+  endforeach()
   set_target_properties(${target} PROPERTIES
     LINKER_LANGUAGE CXX
     OUTPUT_NAME ${name}
