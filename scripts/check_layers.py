@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the layers: who may include and import whom, no transport by another, no long files.
 
-Of the controller's machine: no rule sees the state of another (docs/architecture.md). Of the transports' contract:
-each field is set on one side of it and read on the other.
+Of the controller's machine: no rule sees the state of another (docs/architecture.md). Of the transports'
+contract: each field is set on one side of it and read on the other.
 """
 
 import ast
@@ -12,7 +12,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# folder -> folders whose headers, or headers which, it may include. An edge more needs a reason in docs/decisions.
+# folder -> folders whose headers, or headers which, it may include. An edge more needs a reason in
+# docs/decisions.
 ALLOWED = {
     "base": [],
     "kernels": ["base"],
