@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "fake_ibverbs/core.h"
@@ -15,6 +16,17 @@ constexpr std::array<int, 32> kRnrTimer = {655360, 10,    20,    30,     40,    
                                            160,    240,   320,   480,    640,    960,    1280,   1920,
                                            2560,   3840,  5120,  7680,   10240,  15360,  20480,  30720,
                                            40960,  61440, 81920, 122880, 163840, 245760, 327680, 491520};
+
+/// A whole word at once, as a NIC writes it: the target may look at it in a loop.
+void CopyPiece(std::byte* to, const std::byte* from, uint64_t size) {
+  if (size != sizeof(uint64_t) || reinterpret_cast<uintptr_t>(to) % sizeof(uint64_t) != 0) {
+    std::memcpy(to, from, size);
+    return;
+  }
+  uint64_t word = 0;
+  std::memcpy(&word, from, sizeof(word));
+  std::atomic_ref(*reinterpret_cast<uint64_t*>(to)).store(word, std::memory_order_release);
+}
 
 Duration AckTimeout(const Qp& qp) { return Duration(4096LL << (qp.attr.timeout & 31)); }
 
@@ -222,7 +234,7 @@ uint64_t Core::Copy(const std::vector<Span>& from, const std::vector<Span>& to, 
     uint64_t taken = 0;
     while (taken < source.length && target < to.size() && copied < limit) {
       const uint64_t piece = std::min({source.length - taken, to[target].length - filled, limit - copied});
-      std::memcpy(to[target].data + filled, source.data + taken, piece);
+      CopyPiece(to[target].data + filled, source.data + taken, piece);
       taken += piece;
       copied += piece;
       filled += piece;

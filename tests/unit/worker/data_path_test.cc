@@ -65,9 +65,9 @@ class DataPath : public testing::Test {
   struct TrainerSide {
     std::unique_ptr<Endpoint> endpoint;
     std::shared_ptr<const SendPlan> plan;
-    std::unique_ptr<Sender> sender;
     Flag ended, fenced;
     std::optional<SendEnded> outcome;
+    std::unique_ptr<Sender> sender;  ///< Its threads end before what they write to.
   };
   struct InferenceSide {
     std::unique_ptr<Endpoint> endpoint;
