@@ -162,8 +162,7 @@ ChannelPtr Peers::Named(const PeerPtr& peer, uint64_t wire) {
 }
 
 void Peers::Accuse(const PeerPtr& peer, const std::string& what) {
-  const Status reason(Code::kProtocol,
-                      StrCat(NameOf(*peer), " ", what, "; run the same release of weightcast on both sides"));
+  const Status reason(Code::kProtocol, StrCat(NameOf(*peer), " ", what, kSameRelease));
   WC_LOG(kError, "p2p: ", reason.message());
   Lose(peer, reason);
 }

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/hash.h"
 #include "base/strings.h"
 #include "endpoint/chunks.h"
@@ -241,9 +242,8 @@ Status GrantSet::VerifyDigests(size_t index) const {
   }
   const std::string& name = plan_->sources[index].name;
   if (source.sent.size() != source.digests->size())
-    return {Code::kProtocol,
-            StrCat(name, " sent ", source.sent.size(), " digests of ", source.digests->size(),
-                   " tensors; run the same release of weightcast on both sides")};
+    return {Code::kProtocol, StrCat(name, " sent ", source.sent.size(), " digests of ",
+                                    source.digests->size(), " tensors", kSameRelease)};
   const std::vector<std::string> wrong = source.digests->Differing(source.sent);
   if (wrong.empty()) return Status::Ok();
   return {Code::kCorrupt,
@@ -290,9 +290,8 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
   const uint64_t chunk_bytes = sources_[index].connection->peer_chunk();
   const std::string& name = plan_->sources[index].name;
   if (CountChunks(pieces, chunk_bytes) != sums.size())
-    return {Code::kProtocol,
-            StrCat(name, " cut transfer ", transfer, " into ", sums.size(), " chunks, not ",
-                   CountChunks(pieces, chunk_bytes), "; run the same release of weightcast on both sides")};
+    return {Code::kProtocol, StrCat(name, " cut transfer ", transfer, " into ", sums.size(), " chunks, not ",
+                                    CountChunks(pieces, chunk_bytes), kSameRelease)};
   ChunkCursor cursor;
   for (uint32_t chunk = 0; chunk < sums.size(); ++chunk) {
     ChunkWalk walk(pieces, chunk_bytes, cursor);

@@ -1,5 +1,6 @@
 #include "transport/shm/messages.h"
 
+#include "base/advice.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "transport/shm/stage_budget.h"
@@ -26,8 +27,7 @@ Cookie GetCookie(ByteReader& in) {
 }  // namespace
 
 Status Malformed(std::string_view what) {
-  return {Code::kProtocol,
-          StrCat("a malformed shm ", what, "; run the same release of weightcast on both sides")};
+  return {Code::kProtocol, StrCat("a malformed shm ", what, kSameRelease)};
 }
 
 ByteWriter BeginMessage(MessageKind kind) {
