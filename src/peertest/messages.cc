@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "base/strings.h"
@@ -10,49 +12,74 @@
 namespace weightcast::peertest {
 
 namespace {
+
 using Json = nlohmann::json;
+
+/// Keeps what `value` is where there is no such member. Throws what nlohmann throws, and where an integer is
+/// none or does not fit: nlohmann would change it, from a floating-point number with undefined behaviour.
+template <typename T>
+void Take(const Json& json, const char* name, T& value) {
+  if (!json.is_object()) throw Json::other_error::create(501, "not an object", nullptr);
+  const auto member = json.find(name);
+  if (member == json.end()) return;
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    const bool fits = member->is_number_unsigned()
+                          ? std::in_range<T>(member->get<uint64_t>())
+                          : member->is_number_integer() && std::in_range<T>(member->get<int64_t>());
+    if (!fits) throw Json::other_error::create(501, "not an integer of this field", nullptr);
+  }
+  member->get_to(value);
 }
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HostReport, weightcast, wire, host, boot_id, instance,
-                                                address, interface, mtu, mbit, rdma, rdma_remedy,
-                                                unix_seconds)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Latency, samples, lost, p50, p99, most, jitter, jitter_p50)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PortCount, name, packets, repeats)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Rate, bytes, transfers, gbit)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PathMtu, error, out, back, announced)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ports, out, back, tried_out, tried_back)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TransportFacts, name, skipped, error, connection, latency,
-                                                device, device_error, out, back, both_out, both_back,
-                                                sent_here, sent_there)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClassFacts, error, traffic_class, chosen, plain_idle,
-                                                class_idle, plain_loaded, class_loaded, plain_marked,
-                                                class_marked)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, stage, text)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PeerFacts, target, failure, here, there, connect_seconds,
-                                                clock_ahead, clock_within, mtu, ports, transports, classes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TestPlan, seconds, all_sizes, classes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LinkPlace, addresses, incarnation, descriptor)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskHello, report, peer)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskBegin, address)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskReach, addresses)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskOpen, transport, key, traffic_class)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskMeet, place, connect)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskPong, count)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskWrite, bytes, seconds)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskOrder, target, plan)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskPiece, from)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Hello, report)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Time, unix_seconds)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Echo, error, port, key)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Reached, errors)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Opened, place)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Wrote, rate)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ordered, bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReportPiece, text)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Counters, ports)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskDeviceMeet, place)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskDevicePong, count)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DevicePlace, place)
+}  // namespace
+
+// As nlohmann's macro for types with defaults, but by Take.
+#define WC_TAKE(name) Take(nlohmann_json_j, #name, nlohmann_json_t.name);
+#define WC_JSON_FIELDS(Type, ...)                                             \
+  static void to_json(Json& nlohmann_json_j, const Type& nlohmann_json_t) {   \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))  \
+  }                                                                           \
+  static void from_json(const Json& nlohmann_json_j, Type& nlohmann_json_t) { \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(WC_TAKE, __VA_ARGS__))           \
+  }
+
+WC_JSON_FIELDS(HostReport, weightcast, wire, host, boot_id, instance, address, interface, mtu, mbit, rdma,
+               rdma_remedy, unix_seconds)
+WC_JSON_FIELDS(Latency, samples, lost, p50, p99, most, jitter, jitter_p50)
+WC_JSON_FIELDS(PortCount, name, packets, repeats)
+WC_JSON_FIELDS(Rate, bytes, transfers, gbit)
+WC_JSON_FIELDS(PathMtu, error, out, back, announced)
+WC_JSON_FIELDS(Ports, out, back, tried_out, tried_back)
+WC_JSON_FIELDS(TransportFacts, name, skipped, error, connection, latency, device, device_error, out, back,
+               both_out, both_back, sent_here, sent_there)
+WC_JSON_FIELDS(ClassFacts, error, traffic_class, chosen, plain_idle, class_idle, plain_loaded, class_loaded,
+               plain_marked, class_marked)
+WC_JSON_FIELDS(Failure, stage, text)
+WC_JSON_FIELDS(PeerFacts, target, failure, here, there, connect_seconds, clock_ahead, clock_within, mtu,
+               ports, transports, classes)
+WC_JSON_FIELDS(TestPlan, seconds, all_sizes, classes)
+WC_JSON_FIELDS(LinkPlace, addresses, incarnation, descriptor)
+WC_JSON_FIELDS(AskHello, report, peer)
+WC_JSON_FIELDS(AskBegin, address)
+WC_JSON_FIELDS(AskReach, addresses)
+WC_JSON_FIELDS(AskOpen, transport, key, traffic_class)
+WC_JSON_FIELDS(AskMeet, place, connect)
+WC_JSON_FIELDS(AskPong, count)
+WC_JSON_FIELDS(AskWrite, bytes, seconds)
+WC_JSON_FIELDS(AskOrder, target, plan)
+WC_JSON_FIELDS(AskPiece, from)
+WC_JSON_FIELDS(Hello, report)
+WC_JSON_FIELDS(Time, unix_seconds)
+WC_JSON_FIELDS(Echo, error, port, key)
+WC_JSON_FIELDS(Reached, errors)
+WC_JSON_FIELDS(Opened, place)
+WC_JSON_FIELDS(Wrote, rate)
+WC_JSON_FIELDS(Ordered, bytes)
+WC_JSON_FIELDS(ReportPiece, text)
+WC_JSON_FIELDS(Counters, ports)
+WC_JSON_FIELDS(AskDeviceMeet, place)
+WC_JSON_FIELDS(AskDevicePong, count)
+WC_JSON_FIELDS(DevicePlace, place)
 
 // Those without members.
 static void to_json(Json& json, const AskTime& /*one*/) { json = Json::object(); }
@@ -213,7 +240,8 @@ Result<Reply> DecodeReply(std::string_view body) {
   try {
     const Json json = Json::parse(body);
     if (json.contains("error")) {
-      const int code = json.at("error").get<int>();
+      int code = 0;
+      Take(json, "error", code);
       std::string text = json.at("text").get<std::string>();
       Clean(text, kMostError);
       if (code <= 0 || code > static_cast<int>(Code::kInternal)) return Malformed();

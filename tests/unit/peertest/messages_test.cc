@@ -108,6 +108,10 @@ TEST(Messages, ThatAreMalformedAreRefused) {
                            R"({"ask":"pong","with":{"count":20001}})",
                            R"({"ask":"pong","with":{"count":-1}})",
                            R"({"ask":"pong","with":{"count":"a"}})",
+                           R"({"ask":"pong","with":{"count":1.5}})",
+                           R"({"ask":"pong","with":{"count":1e300}})",
+                           R"({"ask":"pong","with":{"count":4294967326}})",
+                           R"({"ask":"pong","with":[]})",
                            R"({"ask":"write","with":{"bytes":17000000,"seconds":1}})",
                            R"({"ask":"write","with":{"bytes":1,"seconds":11}})",
                            R"({"ask":"write","with":{"bytes":1,"seconds":0}})",
@@ -115,10 +119,13 @@ TEST(Messages, ThatAreMalformedAreRefused) {
                            R"({"ask":"open","with":{"transport":"tcp","key":"","traffic_class":256}})",
                            R"({"ask":"order","with":{"target":"a","plan":{"seconds":1e300}}})",
                            R"({"ask":"begin","with":{"address":"\u0007"}})",
-                           R"({"ask":"meet","with":{"place":{"incarnation":0}}})"})
+                           R"({"ask":"meet","with":{"place":{"incarnation":0}}})",
+                           R"({"ask":"meet","with":{"place":{"incarnation":-1}}})",
+                           R"({"ask":"meet","with":{"place":{"incarnation":18446744073709551616}}})"})
     EXPECT_EQ(DecodeRequest(body).status().code(), Code::kProtocol) << body;
   for (const char* body : {"", "{}", R"({"error":0,"text":"x"})", R"({"error":99,"text":"x"})",
-                           R"({"error":3})", R"({"reply":"echo","with":{"port":65536}})",
+                           R"({"error":3})", R"({"error":3.5,"text":"x"})",
+                           R"({"error":4294967299,"text":"x"})", R"({"reply":"echo","with":{"port":65536}})",
                            R"({"reply":"counters","with":{"ports":[{"name":"a","packets":-1}]}})"})
     EXPECT_EQ(DecodeReply(body).status().code(), Code::kProtocol) << body;
   EXPECT_EQ(DecodeRequest(std::string(kMostBody + 1, ' ')).status().code(), Code::kProtocol);
