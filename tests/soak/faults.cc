@@ -16,6 +16,8 @@ using Clock = std::chrono::steady_clock;
 constexpr double kFaultPatience = 3;
 /// What the product promises beside twice the lease.
 constexpr double kBound = 5;
+/// What comes later than this is called a hang.
+constexpr double kHang = 30;
 
 double Random(std::mt19937& random, double least, double most) {
   return std::uniform_real_distribution<double>(least, most)(random);
@@ -40,7 +42,11 @@ class Tormentor {
       return std::all_of(board_.process.begin() + kFirstRank, board_.process.end(),
                          [&](const Board::Process& rank) { return rank.served >= target; });
     };
-    if (!cluster_.WaitUntil(recovered, 2 * lease_ + kBound)) Violated("does not recover in time");
+    if (!cluster_.WaitUntil(recovered, 2 * lease_ + kBound)) {
+      Violated("does not recover in time");
+      if (!cluster_.WaitUntil(recovered, kHang))
+        outcome_.violation += StrCat("hangs: not even within ", kHang, " s\n");
+    }
     outcome_.seconds = std::chrono::duration<double>(Clock::now() - end).count();
     Check();
     return outcome_;
