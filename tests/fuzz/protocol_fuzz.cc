@@ -12,6 +12,22 @@ namespace {
 
 size_t allocated = 0;
 
+}  // namespace
+
+#ifdef __SANITIZE_ADDRESS__
+#define WC_HAS_ASAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WC_HAS_ASAN
+#endif
+#endif
+
+#ifdef WC_HAS_ASAN
+// ASan owns operator new and calls this.
+extern "C" void __sanitizer_malloc_hook(const volatile void* /*memory*/, size_t size) { allocated += size; }
+#else
+namespace {
+
 void* Allocate(size_t size) {
   allocated += size;
   void* const memory = std::malloc(size);
@@ -27,6 +43,7 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+#endif
 
 namespace {
 
