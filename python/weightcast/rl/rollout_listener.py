@@ -21,19 +21,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from .. import Permission, ProtocolError, Unavailable
-from .rollout_protocol import (
-    LENGTH,
-    Handshake,
-    host_and_port,
-    length_of,
-    other_release,
-    pack,
-    printable,
-    unpack,
-)
+from .rollout_protocol import LENGTH, Handshake, Inbox, host_and_port, other_release, pack, printable
 
 _log = logging.getLogger("weightcast.rl")
 _MOST_BYTES = 2048  # In a stranger's message.
+_MOST_AT_ONCE = LENGTH.size + _MOST_BYTES
 _MOST_STRANGERS = 64  # Connections, or an eighth of the descriptors where that is less.
 _SECONDS = 2.0  # For the proof.
 _ACCEPTED_AT_ONCE = 16
@@ -69,24 +61,23 @@ class Stranger:
         self.socket = connected
         self.address = address
         connected.setblocking(False)
-        self._in = b""
+        self._inbox = Inbox(_MOST_BYTES)
 
-    def hear(self) -> bytes:
-        """A message that is here. Raises OSError, or ProtocolError."""
-        if not self._in:
-            self._in = self.socket.recv(LENGTH.size + _MOST_BYTES)
-        if not self._in:
+    def hear(self) -> dict[str, Any]:
+        """A message that is here. Raises OSError, EOFError or ProtocolError."""
+        if self._inbox.empty:
+            self._inbox.add(self.socket.recv(_MOST_AT_ONCE))
+        if self._inbox.empty:
             raise EOFError
-        end = LENGTH.size + length_of(self._in[: LENGTH.size].ljust(LENGTH.size, b"\0"), _MOST_BYTES)
-        if len(self._in) < end:
+        message = self._inbox.next()
+        if message is None:
             raise other_release("its message came in pieces")
-        message, self._in = self._in[LENGTH.size : end], self._in[end:]
         return message
 
     async def wait(self) -> None:
         """Until something is here."""
-        if not self._in:
-            self._in = await asyncio.get_running_loop().sock_recv(self.socket, LENGTH.size + _MOST_BYTES)
+        if self._inbox.empty:
+            self._inbox.add(await asyncio.get_running_loop().sock_recv(self.socket, _MOST_AT_ONCE))
 
     def say(self, **message: object) -> None:
         """What is said to it always fits the socket's buffer, or it takes nothing."""
@@ -149,7 +140,7 @@ class Listener:
     def _meet(self, stranger: Stranger) -> None:
         """The kernel passes on connections with their first bytes, and a hello is there at once."""
         with self._refusing(stranger):
-            known = self._greet(unpack(stranger.hear()))
+            known = self._greet(stranger.hear())
             if len(self.strangers) >= self._most:
                 # At random: a stranger that fills all places cannot choose whose is lost.
                 self.strangers.pop(random.choice(list(self.strangers))).cancel()
@@ -163,7 +154,7 @@ class Listener:
         with self._refusing(stranger):
             try:
                 await asyncio.wait_for(stranger.wait(), _SECONDS)
-                known.check(self._token, "client", unpack(stranger.hear()))
+                known.check(self._token, "client", stranger.hear())
                 admitted = True
             except asyncio.CancelledError:
                 if self._ended:

@@ -14,29 +14,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import ProtocolError, TimedOut, job_token
+from . import rollout_protocol as protocol
 from .failures import in_one_line
 from .rollout_listener import Listener
-from .rollout_protocol import (
-    BEATS_IN_A_LEASE,
-    LENGTH,
-    MOST_BYTES,
-    Handshake,
-    Item,
-    length_of,
-    new_nonce,
-    nonce_of,
-    number_of,
-    other_release,
-    pack,
-    unpack,
-)
+from .rollout_protocol import Handshake, Inbox, Item, number_of, other_release
 from .sequence import Sequence
 from .timeline import Clock, host_identity
 
 _log = logging.getLogger("weightcast.rl")
 _LAST_WORDS = 1.0  # Seconds for the end to reach everyone.
-_MOST_UNSENT = 2 * MOST_BYTES
-_MOST_AT_ONCE = 1 << 18  # Bytes of a message that are read in one step.
+_MOST_UNSENT = 2 * protocol.MOST_BYTES
+_MOST_AT_ONCE = 1 << 18  # Bytes that are read in one step.
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,6 +34,7 @@ class _Peer:
     name: str
     role: str
     writer: asyncio.StreamWriter
+    inbox: Inbox = dataclasses.field(default_factory=Inbox)
     heard: float = dataclasses.field(default_factory=time.monotonic)  # When bytes came last.
     item: Item | None = None
     waits_with: int | None = None  # The version with which an engine waits for work.
@@ -56,20 +45,17 @@ class _Peer:
         if self.writer.transport.get_write_buffer_size() > _MOST_UNSENT:
             self.writer.transport.abort()  # It does not read.
         elif not self.writer.is_closing():
-            self.writer.write(pack(message))
+            self.writer.write(protocol.pack(message))
 
-    async def receive(self, reader: asyncio.StreamReader) -> bytes:
+    async def receive(self, reader: asyncio.StreamReader) -> dict[str, Any]:
         """A message. Raises ProtocolError, or EOFError or OSError when the connection has ended."""
-        head = await reader.readexactly(LENGTH.size)
-        self.heard = time.monotonic()
-        length, found = length_of(head, MOST_BYTES), bytearray()
-        while len(found) < length:
-            more = await reader.read(min(length - len(found), _MOST_AT_ONCE))
+        while (message := self.inbox.next()) is None:
+            more = await reader.read(_MOST_AT_ONCE)
             if not more:
                 raise EOFError
             self.heard = time.monotonic()
-            found += more
-        return bytes(found)
+            self.inbox.add(more)
+        return message
 
 
 class RolloutQueue:
@@ -91,8 +77,7 @@ class RolloutQueue:
         self._trainers, self._lease, self._clock, self._telemetry = trainers, lease, clock, telemetry
         self._peers: list[_Peer] = []
         self._waiting: collections.deque[Item] = collections.deque()
-        self._open: dict[tuple[int, int], Item] = {}  # Those that nobody has brought yet.
-        self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
+        self._items: dict[tuple[int, int], Item] = {}  # Those that no trainer has taken yet.
         self._results: dict[tuple[int, int], list[Sequence]] = {}
         self._token, configured = job_token()
         self._version = -1
@@ -118,11 +103,12 @@ class RolloutQueue:
         first: before what waits already.
         """
         with self._changed:
-            items = list(items)
-            self._waiting = collections.deque([*items, *self._waiting] if first else [*self._waiting, *items])
-            for item in items:
-                self._open[item.key] = item
-                self._expected.setdefault((item.iteration, item.trainer), []).append(item.key)
+            new = {item.key: item for item in items}
+            self._items |= new
+            if first:
+                self._waiting.extendleft(reversed(new.values()))
+            else:
+                self._waiting.extend(new.values())
         self._wake()
 
     def announce(self, version: int) -> None:
@@ -186,10 +172,8 @@ class RolloutQueue:
         except Exception as error:
             _log.exception("the rollout queue has failed, which ends the run; start it again")
             with self._changed:
-                self._failure, self._end = (
-                    error,
-                    f"trainer 0: the rollout queue has failed: {in_one_line(error)}",
-                )
+                self._failure = error
+                self._end = f"trainer 0: the rollout queue has failed: {in_one_line(error)}"
                 self._changed.notify_all()
         finally:
             with self._changed:
@@ -232,7 +216,7 @@ class RolloutQueue:
                 f"there is no trainer {name[:32]!r} among {self._trainers}; "
                 "give all processes the same --num_training"
             )
-        return Handshake(name, role, nonce_of(hello), new_nonce())
+        return Handshake(name, role, protocol.nonce_of(hello), protocol.new_nonce())
 
     async def _admit(self, known: Handshake, connected: socket.socket) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -254,9 +238,9 @@ class RolloutQueue:
         reason = ""
         try:
             while True:
-                data = await peer.receive(reader)
+                message = await peer.receive(reader)
                 with self._changed:
-                    self._on(peer, unpack(data))
+                    self._on(peer, message)
                 self._woken.set()
                 await asyncio.sleep(0)  # Others have their turn, and so have heartbeats.
         except (OSError, EOFError):
@@ -297,23 +281,23 @@ class RolloutQueue:
 
     def _on_done(self, message: dict[str, Any]) -> None:
         key = number_of(message, "iteration"), number_of(message, "number")
-        item = self._open.get(key)
-        if item is None:
+        item = self._items.get(key)
+        if item is None or key in self._results:
             return  # Another has brought it.
         sequences = message.get("sequences")
         if not isinstance(sequences, list) or len(sequences) != len(item.prompts) * item.samples:
             raise other_release("an item came back with another number of sequences")
         self._results[key] = [Sequence.unpack(one) for one in sequences]
-        del self._open[key]  # Not before: what is refused goes to another.
         # It may have been taken back from this engine, which was only slow.
-        self._waiting = collections.deque(one for one in self._waiting if one is not item)
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(item)
         for one in self._peers:
             if one.item is item:
                 one.item = None
         self._changed.notify_all()
 
     def _until_beat(self) -> float:
-        return self._beaten + self._lease / BEATS_IN_A_LEASE - time.monotonic()
+        return self._beaten + self._lease / protocol.BEATS_IN_A_LEASE - time.monotonic()
 
     def _beat(self) -> None:
         if self._until_beat() > 0:
@@ -357,16 +341,25 @@ class RolloutQueue:
 
     # --- State; with the lock
 
+    def _share(self, iteration: int, trainer: int) -> list[tuple[int, int]]:
+        """The items of a trainer, by their keys."""
+        wanted = (iteration, trainer)
+        return [key for key, item in self._items.items() if (item.iteration, item.trainer) == wanted]
+
     def _is_whole(self, iteration: int, trainer: int) -> bool:
-        keys = self._expected.get((iteration, trainer))
-        return keys is not None and all(key in self._results for key in keys)
+        share = self._share(iteration, trainer)
+        return bool(share) and all(key in self._results for key in share)
 
     def _pop(self, iteration: int, trainer: int) -> list[list[Sequence]]:
-        return [self._results.pop(key) for key in self._expected.pop((iteration, trainer))]
+        share = self._share(iteration, trainer)
+        for key in share:
+            del self._items[key]
+        return [self._results.pop(key) for key in share]
 
     def _missing(self) -> str:
         away = {peer.item.key: peer.name for peer in self._peers if peer.item is not None}
         names = ", ".join(sorted(set(away.values())))
         advice = f"see the logs of {names}, or raise --timeout" if away else "start engines"
-        items = f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine"
-        return f"{items}, {len(self.engines())} engines are here; {advice}"
+        missing, here = len(self._items) - len(self._results), len(self.engines())
+        waiting = f"{len(self._waiting)} wait for an engine"
+        return f"{missing} items are open, {waiting}, {here} engines are here; {advice}"
