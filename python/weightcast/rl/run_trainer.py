@@ -33,7 +33,7 @@ from .sharding import wrap
 from .start import Place, agree, identity, notices, own_address, start_controller
 from .telemetry import Telemetry
 from .timeline import Timeline
-from .trainer import FromClient, FromQueue, Parts, TrainerLoop
+from .trainer import FromClient, FromQueue, TrainerLoop
 
 _log = logging.getLogger("weightcast.rl")
 
@@ -83,12 +83,12 @@ def run_trainer(place: Place) -> None:
 def _run_loop(place: Place, loop: TrainerLoop) -> None:
     try:
         loop.run()
-        loop.parts.rollouts.finish()
+        loop.rollouts.finish()
     finally:
-        loop.parts.publisher.close()
+        loop.publisher.close()
     if place.options.export_hf:
         tokenizer = getattr(place.loaded.tokenizer, "_tokenizer", None)
-        checkpoint.export_hf(loop.parts.module, tokenizer, place.options.export_hf, place.group)
+        checkpoint.export_hf(loop.module, tokenizer, place.options.export_hf, place.group)
     else:
         dist.barrier(place.group)
 
@@ -197,27 +197,23 @@ def _make_loop(
         else None,
     )
     return TrainerLoop(
-        Parts(
-            options=options,
-            rank=place.rank,
-            module=module,
-            learner=learner,
-            publisher=_make_publisher(
-                place, controller, module, report.message if report else lambda line: None
-            ),
-            changes=None
-            if options.sync == "none"
-            else Changes(module, _wire(options), group if options.trainer == "ddp" else None),
-            rollouts=rollouts,
-            task=place.task,
-            tokenizer=place.loaded.tokenizer,
-            timeline=timeline,
-            wire=_wire(options),
-            queue=queue,
-            report=report,
-            telemetry=telemetry,
-            save=save if options.checkpoint_dir else None,
-        ),
+        options=options,
+        rank=place.rank,
+        module=module,
+        learner=learner,
+        publisher=_make_publisher(place, controller, module, report.message if report else lambda line: None),
+        changes=None
+        if options.sync == "none"
+        else Changes(module, _wire(options), group if options.trainer == "ddp" else None),
+        rollouts=rollouts,
+        task=place.task,
+        tokenizer=place.loaded.tokenizer,
+        timeline=timeline,
+        wire=_wire(options),
+        queue=queue,
+        report=report,
+        telemetry=telemetry,
+        save=save if options.checkpoint_dir else None,
         first=first,
     )
 
