@@ -110,6 +110,7 @@ class CastPublisher(Publisher):
         self._trainer.close()
 
 
+@dataclasses.dataclass
 class WaysPublisher(Publisher):
     """Several ways, all timed by one clock: trainer 0's, from when every engine waits until the last one has
     everything. Engines follow the first way.
@@ -118,43 +119,37 @@ class WaysPublisher(Publisher):
     way by all trainers, and by engines likewise. dtype: the engines'. show: as `CastPublisher` has it.
     """
 
-    def __init__(
-        self,
-        ways: Sequence[Way],
-        module: nn.Module,
-        ready: Callable[[], None],
-        engines: int,
-        dtype: torch.dtype = torch.float32,
-        *,
-        first: CastPublisher | None = None,
-        show: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self._ways, self._module, self._ready, self._engines = ways, module, ready, engines
-        self._dtype, self._first, self._show = dtype, first, show
-        self._due: int | None = None
+    ways: Sequence[Way]
+    module: nn.Module
+    ready: Callable[[], None]
+    engines: int
+    dtype: torch.dtype = torch.float32
+    first: CastPublisher | None = None
+    show: Callable[[str], None] = lambda line: None
+    due: int | None = None  # The version that is to be moved.
 
     def publish(self, version: int) -> None:
         """There is nothing under way before `wait`, which moves it."""
-        self._due = version
+        self.due = version
 
     def wait(self, timeout: float) -> list[Transfer]:
-        if self._due is None:
+        if self.due is None:
             return []
-        version, self._due = self._due, None
-        found = [] if self._first is None else [self._timed(self._cast, version, timeout)]
-        return [*found, *(self._timed(self._move, way, version) for way in self._ways)]
+        version, self.due = self.due, None
+        found = [] if self.first is None else [self._timed(self._cast, version, timeout)]
+        return [*found, *(self._timed(self._move, way, version) for way in self.ways)]
 
     def _timed(self, move: Callable[..., Transfer], *arguments: Any) -> Transfer:
-        self._ready()
+        self.ready()
         start = time.monotonic()
         moved = move(*arguments)
-        self._ready()
+        self.ready()
         return dataclasses.replace(moved, seconds=time.monotonic() - start)
 
     def _cast(self, version: int, timeout: float) -> Transfer:
-        assert self._first is not None
-        self._first.publish(version)
-        (moved,) = self._first.wait(timeout)
+        assert self.first is not None
+        self.first.publish(version)
+        (moved,) = self.first.wait(timeout)
         return moved
 
     def _move(self, way: Way, version: int) -> Transfer:
@@ -164,17 +159,17 @@ class WaysPublisher(Publisher):
             nonlocal said
             if time.monotonic() - said >= INTERVAL:
                 said = time.monotonic()
-                self._show(f"version {version} by {way.name}: {moved / 1e6:.1f} of {whole / 1e6:.1f} MB")
+                self.show(f"version {version} by {way.name}: {moved / 1e6:.1f} of {whole / 1e6:.1f} MB")
 
         way.progress = progress
-        moved = way.send(cast_tensors(self._module, self._dtype))
-        return Transfer(way.name, moved.seconds, moved.nbytes * self._engines)
+        moved = way.send(cast_tensors(self.module, self.dtype))
+        return Transfer(way.name, moved.seconds, moved.nbytes * self.engines)
 
     def close(self) -> None:
-        for way in self._ways:
+        for way in self.ways:
             way.close()
-        if self._first is not None:
-            self._first.close()
+        if self.first is not None:
+            self.first.close()
 
 
 class Changes:
