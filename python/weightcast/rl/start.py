@@ -77,7 +77,8 @@ def run(options: Options) -> None:
         device = devices.device_of(options) if place is None else place.device
         use(device, loaded)
     if place is None:
-        run_engine(options, loaded, options.controller, options.rollout_queue, options.engine or _own_name())
+        name = options.engine or f"{socket.gethostname()}-{os.getpid()}"
+        run_engine(options, loaded, options.controller, options.rollout_queue, name)
         return
     dist.init_process_group("gloo", timeout=_IDLE)
     try:
@@ -108,10 +109,7 @@ def one_rank_speaks() -> Iterator[None]:
 def _place(options: Options, loaded: models.Loaded) -> Place:
     rank, world_size = from_environment("RANK"), from_environment("WORLD_SIZE")
     task = tasks.make(
-        options.task,
-        digits=options.digits,
-        prompts=options.prompts or None,
-        reward=options.reward or None,
+        options.task, digits=options.digits, prompts=options.prompts or None, reward=options.reward or None
     )
     _check_lengths(options, loaded, task)
     roles = roles_of(options, world_size)
@@ -161,10 +159,6 @@ def _run_beside_trainers(place: Place) -> None:
     finally:
         if controller is not None:
             controller.stop()
-
-
-def _own_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def use(device: torch.device, loaded: models.Loaded) -> None:
