@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import Corrupt, Error, TimedOut, Trainer, Unavailable, Update
 from .collectives import Way
-from .report import Transfer
+from .report import Transfer, moved
 from .sharding import cast_tensors, hashes_of, in_dtype, local_tensors, plain
 
 INTERVAL = 5.0  # Seconds between two lines about a long transfer.
@@ -65,7 +65,11 @@ class CastPublisher(Publisher):
         if self._update is None:
             return []
         update, self._update = self._update, None
-        return [Transfer.of_update("weightcast", self._patiently(update.wait, timeout))]
+        stats = self._patiently(update.wait, timeout)
+        receivers = {
+            one.name.removeprefix("engine "): moved(one.bytes, one.seconds) for one in stats.receivers
+        }
+        return [Transfer("weightcast", stats.seconds, stats.bytes, receivers)]
 
     def _patiently(self, wait: Callable[[float], Any], timeout: float) -> Any:
         start = time.monotonic()
@@ -142,28 +146,28 @@ class WaysPublisher(Publisher):
     def _timed(self, move: Callable[..., Transfer], *arguments: Any) -> Transfer:
         self.ready()
         start = time.monotonic()
-        moved = move(*arguments)
+        transfer = move(*arguments)
         self.ready()
-        return dataclasses.replace(moved, seconds=time.monotonic() - start)
+        return dataclasses.replace(transfer, seconds=time.monotonic() - start)
 
     def _cast(self, version: int, timeout: float) -> Transfer:
         assert self.first is not None
         self.first.publish(version)
-        (moved,) = self.first.wait(timeout)
-        return moved
+        (transfer,) = self.first.wait(timeout)
+        return transfer
 
     def _move(self, way: Way, version: int) -> Transfer:
         said = time.monotonic()
 
-        def progress(moved: int, whole: int) -> None:
+        def progress(done: int, whole: int) -> None:
             nonlocal said
             if time.monotonic() - said >= INTERVAL:
                 said = time.monotonic()
-                self.show(f"version {version} by {way.name}: {moved / 1e6:.1f} of {whole / 1e6:.1f} MB")
+                self.show(f"version {version} by {way.name}: {done / 1e6:.1f} of {whole / 1e6:.1f} MB")
 
         way.progress = progress
-        moved = way.send(cast_tensors(self.module, self.dtype))
-        return Transfer(way.name, moved.seconds, moved.nbytes * self.engines)
+        sent = way.send(cast_tensors(self.module, self.dtype))
+        return Transfer(way.name, sent.seconds, sent.nbytes * self.engines)
 
     def close(self) -> None:
         for way in self.ways:
