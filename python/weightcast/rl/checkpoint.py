@@ -29,17 +29,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from .. import Error, InvalidArgument
-from .checkpoint_folder import (
-    ADVICE,
-    FORMAT,
-    Complete,
-    check,
-    fingerprint,
-    finish,
-    folder_of,
-    make_room,
-    synchronise,
-)
+from .checkpoint_folder import ADVICE, Complete, check, fingerprint, finish, folder_of, make_room, synchronise
 from .models import quiet_transformers
 
 
@@ -71,18 +61,16 @@ def save(
     except Error as error:
         # Every trainer has said that it failed: what is there only takes up room. After a death others may
         # still write, and the next save makes room.
-        if _rank(group) == 0 and isinstance(error.__cause__, dcp.api.CheckpointException):
+        if _rank(group) == 0 and isinstance(error.__cause__, CheckpointException):
             shutil.rmtree(path, ignore_errors=True)
         raise
     complete = Complete(
-        format=FORMAT,
         iteration=iteration,
         version=version,
         run_id=run_id,
         options=dict(options),
         fingerprint=fingerprint(options),
         world_size=_world_size(group),
-        files={},
     )
     _together(group, lambda: finish(path, complete, keep))
     return path
@@ -204,13 +192,10 @@ def _state(
     model, optimizer = get_state_dict(whole, list(optimizers))
     state: dict[str, Any] = {"modules": model, "optimizers": optimizer}
     if rank is not None:
-        state["random"] = {str(rank): _get_random()}
+        # The global generators' states, for reward functions that draw from them.
+        states = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
+        state["random"] = {str(rank): states}
     return state
-
-
-def _get_random() -> dict[str, Any]:
-    """The global generators' states, for reward functions that draw from them."""
-    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
 
 
 def _set_random(states: Mapping[str, Any]) -> None:
