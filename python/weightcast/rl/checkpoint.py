@@ -100,7 +100,10 @@ def load(
             whole, optimizers, model_state_dict=state["modules"], optim_state_dict=state["optimizers"]
         )
     if same:
-        _set_random(state["random"][str(_rank(group))])
+        states = state["random"][str(_rank(group))]
+        torch.set_rng_state(states["torch"])
+        random.setstate(states["python"])
+        np.random.set_state(states["numpy"])
     return complete
 
 
@@ -196,12 +199,6 @@ def _state(
         states = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
         state["random"] = {str(rank): states}
     return state
-
-
-def _set_random(states: Mapping[str, Any]) -> None:
-    torch.set_rng_state(states["torch"])
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
 
 
 def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folder: pathlib.Path) -> None:

@@ -143,12 +143,6 @@ def summary(history: Sequence[Iteration], hidden: float | None) -> list[str]:
     return [*lines, *_way_lines(history)]
 
 
-def _wrapped(line: str) -> list[str]:
-    if len(line) <= WIDTH:
-        return [line]
-    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
-
-
 def _of_sample(one: Sample) -> str:
     prompt, completion = (
         repr(text if len(text) <= 60 else f"{text[:57]}...") for text in (one.prompt, one.completion)
@@ -166,7 +160,8 @@ class Console:
 
     def show(self, *lines: str) -> None:
         """Longer lines are wrapped."""
-        short = [part for line in lines for part in _wrapped(line)]
+        wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+        short = [part for line in lines for part in ([line] if len(line) <= WIDTH else wrapper.wrap(line))]
         # Standard output may be a file on a full disk, or a pipe that nobody reads any more.
         with contextlib.suppress(OSError):
             print(*short, sep="\n", file=self._out, flush=True)

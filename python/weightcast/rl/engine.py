@@ -243,7 +243,9 @@ def run_engine(
         try:
             weights = Weights()
             if options.sync != "none":
-                _forget(module)
+                with torch.no_grad():  # What it generates with is to have come from the trainers.
+                    for parameter in module.parameters():
+                        parameter.zero_()
             cast: CastWeights | None = None
             if options.uses_weightcast:
                 worker = Inference(controller, engine=name, settings=options.settings())
@@ -274,10 +276,3 @@ def _cast(module: torch.nn.Module, dtype: torch.dtype) -> None:
     for tensor in module.state_dict(keep_vars=True).values():
         if tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)  # In place: what is tied stays tied.
-
-
-def _forget(module: torch.nn.Module) -> None:
-    """What it generates with is to have come from the trainers."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()

@@ -54,7 +54,10 @@ def generate(
     """
     decoder = _Decoder(model, prompts, sampling.pad)
     rows = len(prompts) * samples
-    uniform = _uniform(seed, rows, sampling.max_new_tokens).to(decoder.device)
+    # In [0, 1), and in float64, so that tokens of small probability keep theirs.
+    source = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, generator=source)
+    uniform = uniform.to(decoder.device)
     live = torch.ones(rows, dtype=torch.bool, device=decoder.device)
     steps: list[tuple[Tensor, Tensor]] = []
     versions = [version()]
@@ -116,11 +119,6 @@ class _Decoder:
 
 def _tensor(rows: list, device: torch.device) -> Tensor:
     return torch.tensor(rows, dtype=torch.long, device=device)
-
-
-def _uniform(seed: int, rows: int, steps: int) -> Tensor:
-    """`[rows, steps]` in [0, 1). In float64, so that tokens of small probability keep theirs."""
-    return torch.rand(rows, steps, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def _choose(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -160,7 +160,9 @@ class Learner:
         pieces = self._micro_batches(len(sequences), parts)
         self._look_back(batch, parts * pieces)
         self._add_advantages(batch, scores, samples)
-        self._set_learning_rate(iteration)
+        if self.learning_rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.learning_rate(iteration)
         tally = Tally()
         for epoch in range(self.objective.ppo_epochs):
             for part, tokens in self._minibatches(batch, parts, iteration, epoch):
@@ -195,11 +197,6 @@ class Learner:
                 if isinstance(module, DistributedDataParallel):
                     stack.enter_context(module.no_sync())
             yield
-
-    def _set_learning_rate(self, iteration: int) -> None:
-        if self.learning_rate is not None:
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.learning_rate(iteration)
 
     @property
     def _device(self) -> torch.device:

@@ -16,7 +16,6 @@ import random
 import resource
 import socket
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -206,18 +205,6 @@ def _descriptors() -> int:
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
-_listeners: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def _let_go() -> None:
-    """A forked child must not keep the port after this process has ended."""
-    for listener in list(_listeners):
-        listener.close()
-
-
-os.register_at_fork(after_in_child=_let_go)
-
-
 def _listen(bind: str, anywhere: bool) -> socket.socket:
     try:
         host, port = host_and_port(bind)
@@ -236,7 +223,8 @@ def _listen(bind: str, anywhere: bool) -> socket.socket:
             f"the rollout queue cannot listen on {bind}: {error}; choose another --rollout_queue"
         ) from None
     listener.setblocking(False)
-    _listeners.add(listener)
+    # A forked child must not keep the port after this process has ended.
+    os.register_at_fork(after_in_child=listener.close)
     # Who says nothing is not even accepted; an honest hello comes with the connection.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, round(_SECONDS))
     return listener

@@ -147,7 +147,10 @@ def _make_loop(
 ) -> TrainerLoop:
     """first: what trainer 0 has beside the others."""
     options, group, model = place.options, place.group, place.loaded.model
-    reference = _frozen(copy.deepcopy(model), place) if options.kl_coefficient else None
+    reference: torch.nn.Module | None = None
+    if options.kl_coefficient:  # As the policy is at the start, and sharded where it is.
+        reference = copy.deepcopy(model).requires_grad_(False)
+        reference = wrap(reference, "fsdp2", group) if options.trainer == "fsdp2" else reference
     module = wrap(model, options.trainer, group)
     modules = {"model": module}
     if options.algorithm == "ppo":
@@ -193,12 +196,6 @@ def _make_loop(
         first=number,
         **first,
     )
-
-
-def _frozen(model: torch.nn.Module, place: Place) -> torch.nn.Module:
-    """The reference: as it was at the start, sharded where the policy is."""
-    model.requires_grad_(False)
-    return wrap(model, "fsdp2", place.group) if place.options.trainer == "fsdp2" else model
 
 
 def _make_publisher(
