@@ -35,12 +35,11 @@ from typing import IO, Any
 from .. import InvalidArgument
 from .console import Console, summary
 from .records import Lines, Sink, keep_lines, read_lines, tensorboard, wandb
-from .timeline import Clock, Timeline, hidden_share, well_formed
+from .timeline import Clock, Timeline, hidden_share
 
 ITERATIONS = "iterations.jsonl"
 TIMELINE = "timeline.jsonl"
 SAMPLES = "samples.jsonl"
-LOGS = ("tensorboard", "wandb")
 
 
 def _rate(count: int, seconds: float) -> float:
@@ -186,8 +185,6 @@ class Report:
         options: Mapping[str, Any] | None = None,
         out: IO[str] | None = None,
     ) -> None:
-        if unknown := set(log) - set(LOGS):
-            raise InvalidArgument(f"--log {min(unknown)}: allowed are {', '.join(LOGS)}")
         self.history: list[Iteration] = []
         self._spans: list[dict[str, Any]] = []
         self._written = 0  # Of them, into the file.
@@ -202,8 +199,6 @@ class Report:
                 self._sinks.append(tensorboard(path / "tensorboard", (resume_from or 0) + 1))
             if "wandb" in log:
                 self._sinks.append(wandb(path, run_id, options or {}))
-        elif log:
-            raise InvalidArgument(f"--log {min(log)} needs a folder for the run; give --output")
         # One clock over all parts of a run, without the time between them.
         self.clock = Clock(Clock.reading() - max((one["end"] for one in self._spans), default=0.0))
         self.timeline = Timeline("trainer-0", self.clock)
@@ -239,16 +234,13 @@ class Report:
         for sink in self._sinks:
             sink.write(row.iteration, row.scalars())
 
-    def events(self, entries: Iterable[Any]) -> int:
-        """Spans that other processes sent (`Timeline.take`); returns how many were malformed and dropped.
+    def events(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Spans of this or another process (`Timeline.take`); malformed ones are refused before.
 
         They are written with the next iteration: who tells of them does not wait for the disk.
         """
-        entries = list(entries)
-        good = [dict(entry) for entry in entries if well_formed(entry)]
         with self._spans_lock:
-            self._spans += good
-        return len(entries) - len(good)
+            self._spans += entries
 
     def flush(self) -> None:
         """Writes the spans that have come."""

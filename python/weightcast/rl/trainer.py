@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,19 +70,6 @@ class FromQueue:
 
 
 @dataclass
-class _Times:
-    """Seconds of an iteration so far, by kind."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def of(self, kind: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
-
-
-@dataclass
 class TrainerLoop:
     """Runs `options.rl_iterations` iterations, from `first` on.
 
@@ -110,7 +98,7 @@ class TrainerLoop:
         self._version = -1
         self._transfers: list[Transfer] = []
         self._metrics: dict[str, float] = {}  # Of these transfers.
-        self._times = _Times()
+        self._seconds: dict[str, float] = collections.defaultdict(float)  # Of an iteration so far, by kind.
         self._evaluation: float | None = None
         self._offered = self.first - 1  # The last iteration whose work is handed out.
 
@@ -132,6 +120,12 @@ class TrainerLoop:
             self._report(iteration, row, now - end)
             end = now
 
+    @contextlib.contextmanager
+    def _timed(self, kind: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self._seconds[kind] += time.monotonic() - start
+
     def _version_before(self, iteration: int) -> int:
         """The newest version that is published when this iteration begins."""
         done = iteration - 1
@@ -139,10 +133,10 @@ class TrainerLoop:
 
     def _iterate(self, iteration: int) -> dict[str, Any]:
         options = self.options
-        self._times = _Times()
-        with self._times.of("generation"), self.timeline.span("wait", iteration=iteration):
+        self._seconds.clear()
+        with self._timed("generation"), self.timeline.span("wait", iteration=iteration):
             sequences = self.rollouts.take(iteration, options.timeout, self.publisher.check)
-        with self._times.of("training"), self.timeline.span("train", iteration=iteration, version=iteration):
+        with self._timed("training"), self.timeline.span("train", iteration=iteration, version=iteration):
             metrics = self._learn(iteration, sequences)
         behind = [iteration - 1 - version for one in sequences for version in one.versions]
         staleness = sum(behind) / len(behind)
@@ -221,7 +215,7 @@ class TrainerLoop:
             self._keep_samples(iteration, prompts, completions, rewards)
 
         def before_change() -> None:
-            with self._times.of("transfer"):
+            with self._timed("transfer"):
                 self.publisher.wait_sources(self.options.timeout)
 
         return self.learner.step(
@@ -248,7 +242,7 @@ class TrainerLoop:
         self._settle()
         self._version = version
         self._ours = self._digests() if self.options.verify else {}
-        with self._times.of("transfer"), self.timeline.span("publish", version=version):
+        with self._timed("transfer"), self.timeline.span("publish", version=version):
             self._start = self.timeline.clock.now()
             if self.changes is not None:
                 self._changed = self.changes.count()
@@ -258,7 +252,7 @@ class TrainerLoop:
 
     def _settle(self) -> None:
         """Waits until the last published version is committed, and checks it if asked to."""
-        with self._times.of("transfer"):
+        with self._timed("transfer"):
             transfers = self.publisher.wait(self.options.timeout)
         if not transfers:
             return
@@ -313,8 +307,7 @@ class TrainerLoop:
         report, telemetry = self.report, self.telemetry
         if report is None or telemetry is None:
             return
-        seconds = self._times.seconds
-        generation = seconds.get("generation", 0.0)
+        seconds = self._seconds
         generated = telemetry.generation_seconds(iteration)
         by_accuracy = self.task.judged_by == "accuracy"
         if self._evaluation is not None and not by_accuracy:
@@ -327,9 +320,9 @@ class TrainerLoop:
             Iteration(
                 iteration=iteration,
                 version=self._version,
-                training_s=seconds.get("training", 0.0),
-                generation_s=generated if self.options.mode == "async" else generation,
-                transfer_s=seconds.get("transfer", 0.0),
+                training_s=seconds["training"],
+                generation_s=generated if self.options.mode == "async" else seconds["generation"],
+                transfer_s=seconds["transfer"],
                 total_s=total,
                 accuracy=self._evaluation if by_accuracy else None,
                 transfers=tuple(self._transfers),
