@@ -150,15 +150,11 @@ def _together(group: dist.ProcessGroup | None, work: Callable[[], None]) -> None
     if _rank(group) == 0:
         try:
             work()
-        except Error as one:
-            error = one
-        except OSError as one:
-            error = Error(
-                f"cannot write {one.filename or 'the folder'}: {one.strerror or one}; make room and allow "
-                "writing there"
-            )
         except Exception as one:
             error = one
+            if isinstance(one, OSError) and not isinstance(one, Error):
+                where, why = one.filename or "the folder", one.strerror or one
+                error = Error(f"cannot write {where}: {why}; make room and allow writing there")
     if dist.is_initialized():
         outcome = [None if error is None else (isinstance(error, InvalidArgument), str(error))]
         first = 0 if group is None else dist.get_global_rank(group, 0)

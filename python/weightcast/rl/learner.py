@@ -25,8 +25,6 @@ from .generation import item_seed
 from .models import token_logits
 from .sequence import Sequence
 
-ALGORITHMS = ("grpo", "ppo")
-
 
 @dataclass(frozen=True)
 class Objective:
@@ -120,19 +118,8 @@ class Learner:
     learning_rate: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
-        algorithm, kl = self.objective.algorithm, self.objective.kl_coefficient
-        if algorithm not in ALGORITHMS:
-            raise InvalidArgument(
-                f"there is no algorithm {algorithm!r}; choose one of {', '.join(ALGORITHMS)}"
-            )
-        if algorithm == "ppo" and self.value_head is None:
-            raise InvalidArgument("PPO needs a value head; make the model with one, or choose grpo")
-        if kl and self.reference is None:
-            raise InvalidArgument(
-                "a KL coefficient needs a reference model; give one, or set the coefficient to 0"
-            )
-        self._value_head = self.value_head if algorithm == "ppo" else None
-        self._reference = self.reference if kl else None
+        self._value_head = self.value_head if self.objective.algorithm == "ppo" else None
+        self._reference = self.reference if self.objective.kl_coefficient else None
         self._trainers = Trainers(self.group)
 
     def step(
