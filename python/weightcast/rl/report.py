@@ -113,8 +113,9 @@ class Iteration:
     def from_json(cls, entry: Mapping[str, Any], folder: pathlib.Path) -> Iteration:
         """`InvalidArgument` if it is no such object. folder: the run's, for the message."""
         try:
-            transfers = tuple(Transfer(**_init_of(Transfer, one)) for one in entry["transfers"])
-            return cls(**_init_of(cls, {**entry, "transfers": transfers}))
+            found = _init_of(cls, entry)
+            found["transfers"] = tuple(Transfer(**_init_of(Transfer, one)) for one in found["transfers"])
+            return cls(**found)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
                 f"{folder / ITERATIONS} has an iteration without a good {error}: the file was changed, or is "
