@@ -176,6 +176,7 @@ class WaysPublisher(Publisher):
             self.first.close()
 
 
+@dataclasses.dataclass
 class Changes:
     """Counts this trainer's tensors that changed since the last publication, and compares replicas.
 
@@ -183,25 +184,21 @@ class Changes:
     module; None: each has its part, so there is nothing to compare.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        dtype: torch.dtype = torch.float32,
-        replicas: dist.ProcessGroup | None = None,
-    ) -> None:
-        self._module, self._dtype, self._replicas = module, dtype, replicas
+    module: nn.Module
+    dtype: torch.dtype = torch.float32
+    replicas: dist.ProcessGroup | None = None
+
+    def __post_init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
-        self.tensors = len(local_tensors(module))
+        self.tensors = len(local_tensors(self.module))
 
     def count(self) -> int:
         """How many have other bytes than when it was last asked.
 
         With replicas all trainers call it. Raises Corrupt on all of them where a tensor is not equal.
         """
-        now = {
-            name: hashes_of(in_dtype(one, self._dtype)) for name, one in local_tensors(self._module).items()
-        }
-        if self._replicas is not None and self._replicas.size() > 1:
+        now = {name: hashes_of(in_dtype(one, self.dtype)) for name, one in local_tensors(self.module).items()}
+        if self.replicas is not None and self.replicas.size() > 1:
             self._compare(now)
         before, self._before = self._before, now
         return sum(before.get(name) != value for name, value in now.items())
@@ -209,8 +206,8 @@ class Changes:
     def _compare(self, mine: dict[str, tuple[int, int]]) -> None:
         """Each trainer sends a part of the weights: engines would get a mixture."""
         own = torch.tensor(list(mine.values()), dtype=torch.int64)
-        every = [torch.empty_like(own) for _ in range(dist.get_world_size(self._replicas))]
-        dist.all_gather(every, own, self._replicas)
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size(self.replicas))]
+        dist.all_gather(every, own, self.replicas)
         for number, name in enumerate(mine):
             found = [tuple(one[number].tolist()) for one in every]
             usual = max(found, key=found.count)

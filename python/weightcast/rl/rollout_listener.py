@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import logging
 import os
@@ -84,6 +85,7 @@ class Stranger:
             self.socket.send(pack(message))
 
 
+@dataclasses.dataclass(eq=False, repr=False)  # The token is shown nowhere.
 class Listener:
     """Of one event loop.
 
@@ -91,22 +93,19 @@ class Listener:
     greet: answers a hello, or raises ProtocolError. admit: has the connection after the proof.
     """
 
-    def __init__(
-        self,
-        bind: str,
-        token: bytes,
-        *,
-        anywhere: bool,
-        greet: Callable[[dict[str, Any]], Handshake],
-        admit: Callable[[Handshake, socket.socket], Awaitable[None]],
-    ) -> None:
+    bind: str
+    token: bytes
+    anywhere: bool
+    greet: Callable[[dict[str, Any]], Handshake]
+    admit: Callable[[Handshake, socket.socket], Awaitable[None]]
+
+    def __post_init__(self) -> None:
         self.refusals = Refusals()
         self.strangers: dict[Stranger, asyncio.Task] = {}
-        self._token, self._greet, self._admit = token, greet, admit
         self._tasks: set[asyncio.Task] = set()
         self._most = min(_MOST_STRANGERS, _descriptors() // 8)
         self._ended = False
-        self._listener = _listen(bind, anywhere)
+        self._listener = _listen(self.bind, self.anywhere)
         self.port: int = self._listener.getsockname()[1]
 
     async def accept(self) -> None:
@@ -139,7 +138,7 @@ class Listener:
     def _meet(self, stranger: Stranger) -> None:
         """The kernel passes on connections with their first bytes, and a hello is there at once."""
         with self._refusing(stranger):
-            known = self._greet(stranger.hear())
+            known = self.greet(stranger.hear())
             if len(self.strangers) >= self._most:
                 # At random: a stranger that fills all places cannot choose whose is lost.
                 self.strangers.pop(random.choice(list(self.strangers))).cancel()
@@ -153,7 +152,7 @@ class Listener:
         with self._refusing(stranger):
             try:
                 await asyncio.wait_for(stranger.wait(), _SECONDS)
-                known.check(self._token, "client", stranger.hear())
+                known.check(self.token, "client", stranger.hear())
                 admitted = True
             except asyncio.CancelledError:
                 if self._ended:
@@ -163,7 +162,7 @@ class Listener:
                 self.strangers.pop(stranger, None)
         if admitted:
             with contextlib.suppress(OSError):  # It has ended.
-                await self._admit(known, stranger.socket)
+                await self.admit(known, stranger.socket)
 
     @contextlib.contextmanager
     def _refusing(self, stranger: Stranger) -> Iterator[None]:

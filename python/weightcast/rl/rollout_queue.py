@@ -58,6 +58,7 @@ class _Peer:
         return message
 
 
+@dataclasses.dataclass(eq=False)
 class RolloutQueue:
     """Trainer 0's. One thread of its own has the connections; methods may be called from any thread.
 
@@ -65,16 +66,14 @@ class RolloutQueue:
     it refuses the client.
     """
 
-    def __init__(
-        self,
-        bind: str,
-        *,
-        trainers: int,
-        lease: float,
-        clock: Clock,
-        telemetry: Callable[[str, dict[str, Any]], None],
-    ) -> None:
-        self._trainers, self._lease, self._clock, self._telemetry = trainers, lease, clock, telemetry
+    bind: str
+    _: dataclasses.KW_ONLY
+    trainers: int
+    lease: float
+    clock: Clock
+    telemetry: Callable[[str, dict[str, Any]], None]
+
+    def __post_init__(self) -> None:
         self._peers: list[_Peer] = []
         self._waiting: collections.deque[Item] = collections.deque()
         self._items: dict[tuple[int, int], Item] = {}  # Those that no trainer has taken yet.
@@ -86,9 +85,7 @@ class RolloutQueue:
         self._changed = threading.Condition()
         self._closed = False
         self._beaten = time.monotonic()
-        self._listener = Listener(
-            bind, self._token, anywhere=configured, greet=self._greet, admit=self._admit
-        )
+        self._listener = Listener(self.bind, self._token, configured, greet=self._greet, admit=self._admit)
         self.port = self._listener.port
         self._loop = asyncio.new_event_loop()
         self._woken = asyncio.Event()
@@ -129,13 +126,13 @@ class RolloutQueue:
             with self._changed:
                 left = deadline - time.monotonic()
                 ready = self._changed.wait_for(
-                    lambda: self._failure or self._is_whole(iteration, trainer), min(left, self._lease)
+                    lambda: self._failure or self._is_whole(iteration, trainer), min(left, self.lease)
                 )
                 if self._failure:
                     raise self._failure
                 if ready:
                     return self._pop(iteration, trainer)
-                if left <= self._lease:
+                if left <= self.lease:
                     raise TimedOut(
                         f"the rollouts of iteration {iteration} are not here after {timeout:g} s; "
                         f"{self._missing()}"
@@ -149,7 +146,7 @@ class RolloutQueue:
         with self._changed:
             now = time.monotonic()
             return [
-                one.name for one in self._peers if one.role == "inference" and now - one.heard < self._lease
+                one.name for one in self._peers if one.role == "inference" and now - one.heard < self.lease
             ]
 
     def end(self, reason: str = "") -> None:
@@ -211,9 +208,9 @@ class RolloutQueue:
             raise other_release("its hello has no name and role")
         if not name.isprintable():
             raise ProtocolError("its name cannot be printed; give it printable characters only")
-        if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
+        if role == "trainer" and not (name.isdecimal() and int(name) < self.trainers):
             raise ProtocolError(
-                f"there is no trainer {name[:32]!r} among {self._trainers}; "
+                f"there is no trainer {name[:32]!r} among {self.trainers}; "
                 "give all processes the same --num_training"
             )
         return Handshake(name, role, protocol.nonce_of(hello), protocol.new_nonce())
@@ -229,7 +226,7 @@ class RolloutQueue:
                 other.send(type="refused", reason=reason)
                 self._lose(other, "it has been started again")
             self._peers.append(peer)
-        clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
+        clock = {"start": self.clock.start, "reading": Clock.reading(), "host": host_identity()}
         peer.send(type="welcome", proof=known.proof(self._token, "server"), **clock)
         await self._listen_to(peer, reader)
 
@@ -277,7 +274,7 @@ class RolloutQueue:
             raise other_release(f"it sent a message of type '{kind[:32]}', which no {peer.role} sends")
         telemetry = message.get("telemetry")
         if isinstance(telemetry, dict) and telemetry:
-            self._telemetry(peer.name, telemetry)
+            self.telemetry(peer.name, telemetry)
 
     def _on_done(self, message: dict[str, Any]) -> None:
         key = number_of(message, "iteration"), number_of(message, "number")
@@ -297,7 +294,7 @@ class RolloutQueue:
         self._changed.notify_all()
 
     def _until_beat(self) -> float:
-        return self._beaten + self._lease / protocol.BEATS_IN_A_LEASE - time.monotonic()
+        return self._beaten + self.lease / protocol.BEATS_IN_A_LEASE - time.monotonic()
 
     def _beat(self) -> None:
         if self._until_beat() > 0:
@@ -305,8 +302,8 @@ class RolloutQueue:
         self._beaten = now = time.monotonic()
         with self._changed:
             for peer in self._peers:
-                if now - peer.heard > self._lease:
-                    self._take_back(peer, f"{peer.name} missed heartbeats for {self._lease:g} s")
+                if now - peer.heard > self.lease:
+                    self._take_back(peer, f"{peer.name} missed heartbeats for {self.lease:g} s")
                 peer.send(type="alive")
 
     def _take_back(self, peer: _Peer, reason: str) -> None:
