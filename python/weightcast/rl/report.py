@@ -124,18 +124,11 @@ class Iteration:
 
     def scalars(self) -> dict[str, float]:
         """Everything that can be drawn over iterations, by name."""
-        found = {
-            "reward": self.reward,
-            "kl": self.kl,
-            "staleness": self.staleness,
-            "train_rollout_logprob_abs_diff": self.train_rollout_logprob_abs_diff,
-            "accuracy": self.accuracy,
-            "seconds/training": self.training_s,
-            "seconds/generation": self.generation_s,
-            "seconds/transfer": self.transfer_s,
-            "seconds/total": self.total_s,
-            **{f"metrics/{name}": value for name, value in self.metrics.items()},
-        }
+        learning = ("reward", "kl", "staleness", "train_rollout_logprob_abs_diff", "accuracy")
+        found = {name: getattr(self, name) for name in learning}
+        for kind in ("training", "generation", "transfer", "total"):
+            found[f"seconds/{kind}"] = getattr(self, f"{kind}_s")
+        found |= {f"metrics/{name}": value for name, value in self.metrics.items()}
         for one in self.transfers:
             found[f"sync/{one.way}/seconds"] = one.seconds
             found[f"sync/{one.way}/gb_per_s"] = one.gb_per_s
