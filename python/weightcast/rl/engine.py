@@ -16,10 +16,11 @@ import torch
 from .. import Corrupt, Inference, TimedOut
 from . import models
 from .collectives import Way
+from .failures import other_release
 from .generation import Sampling, generate
 from .options import Options
 from .rollout_client import EndOfRun, RolloutClient
-from .rollout_protocol import Item, item_of, other_release
+from .rollout_protocol import Item, item_of
 from .sequence import Sequence
 from .sharding import with_tied
 from .timeline import Timeline

@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import Error, InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable, job_token
 from . import rollout_protocol as protocol
+from .failures import other_release
 from .rollout_protocol import Handshake, Inbox, Item
 from .sequence import Sequence
 from .timeline import Clock
@@ -101,7 +102,7 @@ class RolloutClient:
         if message is None:
             raise self._nobody()
         if message["type"] != kind:
-            raise protocol.other_release(f"the rollout queue {self._address} sends no {kind}")
+            raise other_release(f"the rollout queue {self._address} sends no {kind}")
         return message
 
     def ask(self, version: int, telemetry: dict[str, Any]) -> None:

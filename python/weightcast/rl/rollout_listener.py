@@ -21,7 +21,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from .. import Permission, ProtocolError, Unavailable
-from .rollout_protocol import LENGTH, Handshake, Inbox, host_and_port, other_release, pack, printable
+from .failures import other_release
+from .rollout_protocol import LENGTH, Handshake, Inbox, host_and_port, pack, printable
 
 _log = logging.getLogger("weightcast.rl")
 _MOST_BYTES = 2048  # In a stranger's message.

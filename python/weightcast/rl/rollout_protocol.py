@@ -26,6 +26,7 @@ from typing import Any, Literal
 import msgpack
 
 from .. import InvalidArgument, ProtocolError
+from .failures import other_release
 
 MOST_BYTES = 64 << 20
 LENGTH = struct.Struct(">I")
@@ -60,11 +61,6 @@ class Item:
     @property
     def key(self) -> tuple[int, int]:
         return self.iteration, self.number
-
-
-def other_release(what: str) -> ProtocolError:
-    """Of what no process of this release sends."""
-    return ProtocolError(f"{what}; use one release of weightcast in all processes")
 
 
 def item_of(message: dict[str, Any]) -> Item:

@@ -15,9 +15,9 @@ from typing import Any
 
 from .. import ProtocolError, TimedOut, job_token
 from . import rollout_protocol as protocol
-from .failures import in_one_line
+from .failures import in_one_line, other_release
 from .rollout_listener import Listener
-from .rollout_protocol import Handshake, Inbox, Item, number_of, other_release
+from .rollout_protocol import Handshake, Inbox, Item, number_of
 from .sequence import Sequence
 from .timeline import Clock, host_identity
 
