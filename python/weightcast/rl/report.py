@@ -260,8 +260,10 @@ class Report:
         if lines := summary(self.history, hidden_share(self._spans)):
             self._console.show("", *lines)
         self.history = []
-        for one in (*self._sinks, *self._files.values()):
-            one.close()
+        for sink in self._sinks:
+            sink.close()
+        for file in self._files.values():
+            file.close()
         self._sinks, self._files = [], {}
 
     def __enter__(self) -> Report:

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -71,8 +71,8 @@ def _run_trainer_0(place: Place, controller: str) -> None:
         )
         _end_on_sigterm(queue)
         agree(f"{host}:{queue.port}", 0)
-        first = {"queue": queue, "report": report, "telemetry": telemetry}
-        _run_loop(place, _make_loop(place, controller, report.timeline, FromQueue(queue), **first))
+        more: dict[str, Any] = {"queue": queue, "report": report, "telemetry": telemetry}
+        _run_loop(place, _make_loop(place, controller, report.timeline, FromQueue(queue), **more))
         queue.end()
         report.close()
         if options.plots:
@@ -143,25 +143,26 @@ def _end_on_sigterm(queue: RolloutQueue) -> None:
 
 
 def _make_loop(
-    place: Place, controller: str, timeline: Timeline, rollouts: FromQueue | FromClient, **first: Any
+    place: Place, controller: str, timeline: Timeline, rollouts: FromQueue | FromClient, **more: Any
 ) -> TrainerLoop:
-    """first: what trainer 0 has beside the others."""
+    """more: what trainer 0 has beside the others."""
     options, group, model = place.options, place.group, place.loaded.model
     reference: torch.nn.Module | None = None
     if options.kl_coefficient:  # As the policy is at the start, and sharded where it is.
         reference = copy.deepcopy(model).requires_grad_(False)
         reference = wrap(reference, "fsdp2", group) if options.trainer == "fsdp2" else reference
     module = wrap(model, options.trainer, group)
-    modules = {"model": module}
+    modules: dict[str, torch.nn.Module] = {"model": module}
     if options.algorithm == "ppo":
         head = models.ValueHead(model.config.hidden_size).to(place.device)
         modules["value"] = wrap(head, options.trainer, group)
     optimizer = make_optimizer(module, modules.get("value"), options.learning_rate)
-    state = {"options": identity(options), "modules": modules, "optimizers": [optimizer], "group": group}
-    number, run_id = 1, secrets.token_hex(8)
+    state: dict[str, Any] = {"options": identity(options), "modules": modules, "optimizers": [optimizer]}
+    state["group"] = group
+    first, run_id = 1, secrets.token_hex(8)
     if place.resumed is not None:
         found = checkpoint.load(place.resumed, **state)
-        number, run_id = found.iteration + 1, found.run_id
+        first, run_id = found.iteration + 1, found.run_id
 
     def save(iteration: int, version: int) -> None:
         checkpoint.save(place.checkpoints, iteration=iteration, version=version, run_id=run_id, **state)
@@ -185,7 +186,7 @@ def _make_loop(
         rank=place.rank,
         module=module,
         learner=learner,
-        publisher=_make_publisher(place, controller, module, wire, first.get("report")),
+        publisher=_make_publisher(place, controller, module, wire, more.get("report")),
         changes=None if options.sync == "none" else changes,
         rollouts=rollouts,
         task=place.task,
@@ -193,15 +194,16 @@ def _make_loop(
         timeline=timeline,
         wire=wire,
         save=save if options.checkpoint_dir else None,
-        first=number,
-        **first,
+        first=first,
+        **more,
     )
 
 
 def _make_publisher(
     place: Place, controller: str, module: torch.nn.Module, wire: torch.dtype, report: Report | None
 ) -> Publisher:
-    options, show = place.options, report.message if report else lambda line: None
+    options = place.options
+    show: Callable[[str], None] = report.message if report else lambda line: None
     cast: CastPublisher | None = None
     if options.uses_weightcast:
         worker = Trainer(
