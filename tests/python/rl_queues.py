@@ -9,18 +9,7 @@ from typing import Any
 
 from weightcast import Unavailable, job_token
 from weightcast.rl.rollout_client import RolloutClient
-from weightcast.rl.rollout_protocol import (
-    LENGTH,
-    MOST_BYTES,
-    Handshake,
-    Item,
-    item_of,
-    length_of,
-    new_nonce,
-    nonce_of,
-    pack,
-    unpack,
-)
+from weightcast.rl.rollout_protocol import LENGTH, Handshake, Item, item_of, new_nonce, nonce_of, pack, unpack
 from weightcast.rl.rollout_queue import RolloutQueue
 from weightcast.rl.sequence import Sequence
 from weightcast.rl.timeline import Clock
@@ -84,7 +73,7 @@ class Wire:
         self._in += data
         found = []
         while len(self._in) >= LENGTH.size:
-            end = LENGTH.size + length_of(bytes(self._in[: LENGTH.size]), MOST_BYTES)
+            end = LENGTH.size + LENGTH.unpack_from(self._in)[0]
             if len(self._in) < end:
                 break
             found.append(bytes(self._in[LENGTH.size : end]))

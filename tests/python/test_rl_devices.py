@@ -132,7 +132,12 @@ def test_a_report_names_the_device():
     assert devices.described(torch.device("cpu")) == {"device": "cpu"}
 
 
-def test_ranks_that_hold_no_weights_have_no_seat():
-    roles = Roles(4, (0,), (3,), 1, (2,))
-    assert [devices.seat_of(roles, rank, range(4)) for rank in (1, 2)] == [None, None]
-    assert devices.seat_of(roles, 3, range(4)) == devices.Seat("engine", 0, 1, behind=1)
+def test_ranks_that_hold_no_weights_have_no_gpu(gpus, monkeypatch):
+    gpus(2)
+    roles, options = Roles(4, (0,), (3,), 1, (2,)), Options(device="cuda")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    found = []
+    for rank in (1, 2, 3):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        found.append(str(devices.device_of(options, roles, rank)))
+    assert found == ["cpu", "cpu", "cuda:1"]

@@ -18,7 +18,7 @@ from weightcast.rl.report import Report, read_iterations  # noqa: E402
 from weightcast.rl.rollout_client import EndOfRun  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
 from weightcast.rl.timeline import Timeline  # noqa: E402
-from weightcast.rl.trainer import FromClient, FromQueue, Parts, TrainerLoop  # noqa: E402
+from weightcast.rl.trainer import FromClient, FromQueue, TrainerLoop  # noqa: E402
 
 
 def test_a_trainer_waits_for_its_share_as_long_as_trainer_0_evaluates():
@@ -85,7 +85,7 @@ def a_run(folder, reward: str | None = None, **options) -> Engines:
     )
     learner = SimpleNamespace(step=lambda iteration, sequences, rewards, **_: {"reward": sum(rewards)})
     with Report(folder) as report:
-        parts = Parts(
+        TrainerLoop(
             options=chosen,
             rank=0,
             module=None,
@@ -98,8 +98,7 @@ def a_run(folder, reward: str | None = None, **options) -> Engines:
             queue=engines,
             report=report,
             telemetry=SimpleNamespace(generation_seconds=lambda iteration: 0.0),
-        )
-        TrainerLoop(parts).run()
+        ).run()
     return engines
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import weightcast as wc
-from weightcast.rl.report import Report
+from weightcast.rl.report import Report, read_timeline
 from weightcast.rl.telemetry import Telemetry
 
 OURS = {"w": "1f", "b": "2e"}
@@ -83,10 +83,20 @@ def test_one_that_stays_and_says_nothing_is_named(telemetry):
         telemetry.compare(3, OURS, lambda: ["a", "b"], 0.3)
 
 
+SPAN = {"process": "a", "kind": "generate", "start": 0.0, "end": 1.0, "version": 1, "iteration": 1}
+
+
 @pytest.mark.parametrize(
     "malformed",
     [
         {"spans": 3},
+        {"spans": [SPAN, None]},
+        {"spans": [{**SPAN, "kind": "sleep"}]},
+        {"spans": [{**SPAN, "start": "now"}]},
+        {"spans": [{**SPAN, "start": 2.0}]},
+        {"spans": [{**SPAN, "end": float("nan")}]},
+        {"spans": [{**SPAN, "process": 3}]},
+        {"spans": [{**SPAN, "iteration": 1.5}]},
         {"spans": [{}]},
         {"spans": [{"kind": "generate", "start": 1.0, "end": 2.0}]},
         {"digests": [1]},
@@ -98,6 +108,12 @@ def test_one_that_stays_and_says_nothing_is_named(telemetry):
 def test_malformed_words_are_refused(telemetry, malformed):
     with pytest.raises(wc.ProtocolError, match="malformed"):
         telemetry.on("a", malformed)
+
+
+def test_spans_are_handed_on_to_the_report(tmp_path):
+    with Report(tmp_path) as report:
+        Telemetry(report).on("a", {"spans": [SPAN]})
+    assert read_timeline(tmp_path) == [SPAN]
 
 
 def test_words_of_old_versions_are_forgotten(telemetry):

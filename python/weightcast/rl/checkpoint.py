@@ -29,17 +29,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from .. import Error, InvalidArgument
-from .checkpoint_folder import (
-    ADVICE,
-    FORMAT,
-    Complete,
-    check,
-    fingerprint,
-    finish,
-    folder_of,
-    make_room,
-    synchronise,
-)
+from .checkpoint_folder import ADVICE, Complete, check, fingerprint, finish, folder_of, make_room, synchronise
 from .models import quiet_transformers
 
 
@@ -71,18 +61,16 @@ def save(
     except Error as error:
         # Every trainer has said that it failed: what is there only takes up room. After a death others may
         # still write, and the next save makes room.
-        if _rank(group) == 0 and isinstance(error.__cause__, dcp.api.CheckpointException):
+        if _rank(group) == 0 and isinstance(error.__cause__, CheckpointException):
             shutil.rmtree(path, ignore_errors=True)
         raise
     complete = Complete(
-        format=FORMAT,
         iteration=iteration,
         version=version,
         run_id=run_id,
         options=dict(options),
         fingerprint=fingerprint(options),
         world_size=_world_size(group),
-        files={},
     )
     _together(group, lambda: finish(path, complete, keep))
     return path
@@ -112,7 +100,10 @@ def load(
             whole, optimizers, model_state_dict=state["modules"], optim_state_dict=state["optimizers"]
         )
     if same:
-        _set_random(state["random"][str(_rank(group))])
+        states = state["random"][str(_rank(group))]
+        torch.set_rng_state(states["torch"])
+        random.setstate(states["python"])
+        np.random.set_state(states["numpy"])
     return complete
 
 
@@ -159,15 +150,11 @@ def _together(group: dist.ProcessGroup | None, work: Callable[[], None]) -> None
     if _rank(group) == 0:
         try:
             work()
-        except Error as one:
-            error = one
-        except OSError as one:
-            error = Error(
-                f"cannot write {one.filename or 'the folder'}: {one.strerror or one}; make room and allow "
-                "writing there"
-            )
         except Exception as one:
             error = one
+            if isinstance(one, OSError) and not isinstance(one, Error):
+                where, why = one.filename or "the folder", one.strerror or one
+                error = Error(f"cannot write {where}: {why}; make room and allow writing there")
     if dist.is_initialized():
         outcome = [None if error is None else (isinstance(error, InvalidArgument), str(error))]
         first = 0 if group is None else dist.get_global_rank(group, 0)
@@ -204,19 +191,10 @@ def _state(
     model, optimizer = get_state_dict(whole, list(optimizers))
     state: dict[str, Any] = {"modules": model, "optimizers": optimizer}
     if rank is not None:
-        state["random"] = {str(rank): _get_random()}
+        # The global generators' states, for reward functions that draw from them.
+        states = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
+        state["random"] = {str(rank): states}
     return state
-
-
-def _get_random() -> dict[str, Any]:
-    """The global generators' states, for reward functions that draw from them."""
-    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
-
-
-def _set_random(states: Mapping[str, Any]) -> None:
-    torch.set_rng_state(states["torch"])
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
 
 
 def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folder: pathlib.Path) -> None:

@@ -14,7 +14,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .. import Error, InvalidArgument
@@ -25,18 +25,18 @@ _NAME = re.compile(r"iteration-(\d{6,})")
 ADVICE = "; resume from another, or start without --resume"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Complete:
     """What the file `complete` says, as JSON."""
 
-    format: int
+    format: int = FORMAT
     iteration: int  # The last that is in it; the run goes on with the next.
     version: int  # Of the weights.
     run_id: str
     options: Mapping[str, Any]  # Those that matter: a run with others is another run.
     fingerprint: str  # Of these options.
     world_size: int  # Trainers.
-    files: Mapping[str, int]  # Bytes of each.
+    files: Mapping[str, int] = field(default_factory=dict)  # Bytes of each.
 
 
 def fingerprint(options: Mapping[str, Any]) -> str:
@@ -50,13 +50,9 @@ def folder_of(folder: str | pathlib.Path, iteration: int) -> pathlib.Path:
 
 def complete_ones(folder: str | pathlib.Path) -> list[pathlib.Path]:
     """All complete checkpoints there, by iteration."""
-    found = {}
-    if pathlib.Path(folder).is_dir():
-        for one in pathlib.Path(folder).iterdir():
-            name = _NAME.fullmatch(one.name)
-            if name and (one / COMPLETE).exists():
-                found[int(name[1])] = one
-    return [found[iteration] for iteration in sorted(found)]
+    found = [one for one in pathlib.Path(folder).glob("iteration-*") if _NAME.fullmatch(one.name)]
+    found.sort(key=lambda one: int(one.name.partition("-")[2]))
+    return [one for one in found if (one / COMPLETE).exists()]
 
 
 def latest(folder: str | pathlib.Path) -> pathlib.Path | None:

@@ -49,10 +49,7 @@ class Roles:
     @property
     def outer(self) -> list[int]:
         """The root and the first engine of each host."""
-        first: dict[str, int] = {}
-        for rank in self.engines:
-            first.setdefault(self.hosts[rank], rank)
-        return [self.root, *first.values()]
+        return [self.root, *(ranks[0] for ranks in self.inner())]
 
     def inner(self) -> list[list[int]]:
         """The engines of each host."""
@@ -77,6 +74,7 @@ class Way:
     """
 
     name: str
+    every_trainer_sends = False  # Otherwise the root alone.
 
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
@@ -85,7 +83,8 @@ class Way:
 
     def send(self, weights: Weights) -> Moved:
         """On every trainer. Returns when the weights may change."""
-        return self._timed(self._send, weights)
+        sends = self.every_trainer_sends or dist.get_rank() == self._roles.root
+        return self._timed(self._send if sends else lambda tensors: None, weights)
 
     def receive(self, weights: Weights) -> Moved:
         """On every engine. Returns when the weights are there."""
@@ -95,7 +94,8 @@ class Way:
         """On every rank."""
 
     def _send(self, tensors: list[torch.Tensor]) -> None:
-        raise NotImplementedError
+        """Where a broadcast is the same call on both sides."""
+        self._receive(tensors)
 
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         raise NotImplementedError
@@ -128,10 +128,6 @@ class TensorByTensor(Way):
         super().__init__(roles)
         self._group = roles.group([roles.root, *roles.engines])
 
-    def _send(self, tensors: list[torch.Tensor]) -> None:
-        if dist.get_rank() == self._roles.root:
-            self._receive(tensors)
-
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
             self._broadcast(tensor, self._roles.root, self._group)
@@ -143,8 +139,6 @@ class Packed(TensorByTensor):
     name = "packed"
 
     def _send(self, tensors: list[torch.Tensor]) -> None:
-        if dist.get_rank() != self._roles.root:
-            return
         for bucket in buckets_of(tensors):
             self._broadcast(_packed(bucket), self._roles.root, self._group)
 
@@ -159,6 +153,7 @@ class AllRoots(Way):
     """As `Packed`, but every trainer broadcasts a share of the buckets, and all are under way at once."""
 
     name = "packed, all roots"
+    every_trainer_sends = True
 
     def __init__(self, roles: Roles) -> None:
         super().__init__(roles)
@@ -207,9 +202,8 @@ class Hierarchical(Way):
         self._inner = [(ranks[0], ranks, roles.group(ranks)) for ranks in roles.inner()]
 
     def _send(self, tensors: list[torch.Tensor]) -> None:
-        if dist.get_rank() == self._roles.root:
-            for tensor in tensors:
-                self._broadcast(tensor, self._roles.root, self._outer)
+        for tensor in tensors:
+            self._broadcast(tensor, self._roles.root, self._outer)
 
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         rank = dist.get_rank()
@@ -225,13 +219,12 @@ class Gathered(TensorByTensor):
     """FSDP2: trainers gather each parameter whole (`full_tensor`), and the first broadcasts it."""
 
     name = "fsdp2 gather"
+    every_trainer_sends = True  # All take part in gathering.
 
     def _send(self, tensors: list[torch.Tensor]) -> None:
-        sends = dist.get_rank() == self._roles.root
         for tensor in tensors:
-            # Every trainer takes part in gathering.
             whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.detach()
-            if sends:
+            if dist.get_rank() == self._roles.root:
                 self._broadcast(whole, self._roles.root, self._group)
 
 
@@ -245,12 +238,11 @@ class PlainCopy(TensorByTensor):
         self._shared: torch.Tensor | None = None
 
     def _send(self, tensors: list[torch.Tensor]) -> None:
-        if dist.get_rank() == self._roles.root:
-            for tensor, part in self._parts(tensors):
-                part.copy_(tensor.detach().contiguous().view(-1).view(torch.uint8))
-                self._count(tensor.nbytes)
-            dist.barrier(self._group)  # Everything is there,
-            dist.barrier(self._group)  # and taken.
+        for tensor, part in self._parts(tensors):
+            part.copy_(tensor.detach().contiguous().view(-1).view(torch.uint8))
+            self._count(tensor.nbytes)
+        dist.barrier(self._group)  # Everything is there,
+        dist.barrier(self._group)  # and taken.
 
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         parts = self._parts(tensors)
@@ -298,11 +290,9 @@ class Collective(Way):
                 settings=settings,
             )
 
-    def _send(self, tensors: list[torch.Tensor]) -> None:
-        if self._group is not None:
-            self._group.broadcast(tensors)
-
-    _receive = _send
+    def _receive(self, tensors: list[torch.Tensor]) -> None:
+        assert self._group is not None
+        self._group.broadcast(tensors)
 
     def close(self) -> None:
         if self._group is not None:

@@ -77,10 +77,6 @@ def header() -> list[str]:
     return [titles, "-" * len(titles)]
 
 
-def _part(name: str, seconds: float, whole: float) -> str:
-    return f"{name} {seconds:.2f} s ({seconds / whole:.0%})" if whole > 0 else f"{name} {seconds:.2f} s"
-
-
 def _first_and_last(name: str, values: Sequence[float | None], digits: int) -> list[str]:
     """Means of the first and the last fifth, as one rollout says little."""
     known = [value for value in values if value is not None]
@@ -127,11 +123,11 @@ def summary(history: Sequence[Iteration], hidden: float | None) -> list[str]:
     if not history:
         return []
     total = sum(row.total_s for row in history)
-    parts = (
-        _part("training", sum(row.training_s for row in history), total),
-        _part("generation", sum(row.generation_s for row in history), total),
-        _part("transfer", sum(row.transfer_s for row in history), total),
-    )
+    parts = []
+    for kind in ("training", "generation", "transfer"):
+        seconds = sum(getattr(row, f"{kind}_s") for row in history)
+        share = f" ({seconds / total:.0%})" if total > 0 else ""
+        parts.append(f"{kind} {seconds:.2f} s{share}")
     lines = [
         f"{len(history)} iterations in {total:.2f} s: {', '.join(parts)}",
         *_first_and_last("reward", [row.reward for row in history], 4),
@@ -141,12 +137,6 @@ def summary(history: Sequence[Iteration], hidden: float | None) -> list[str]:
     if hidden is not None:
         lines.append(f"engines were generating during {hidden:.0%} of the time in which weights moved")
     return [*lines, *_way_lines(history)]
-
-
-def _wrapped(line: str) -> list[str]:
-    if len(line) <= WIDTH:
-        return [line]
-    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _of_sample(one: Sample) -> str:
@@ -166,7 +156,8 @@ class Console:
 
     def show(self, *lines: str) -> None:
         """Longer lines are wrapped."""
-        short = [part for line in lines for part in _wrapped(line)]
+        wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+        short = [part for line in lines for part in ([line] if len(line) <= WIDTH else wrapper.wrap(line))]
         # Standard output may be a file on a full disk, or a pipe that nobody reads any more.
         with contextlib.suppress(OSError):
             print(*short, sep="\n", file=self._out, flush=True)

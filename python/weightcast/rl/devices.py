@@ -7,8 +7,6 @@ Each host counts for itself: its trainers have the first GPUs, its engines the n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -19,16 +17,6 @@ from .roles import Roles, from_environment
 CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Seat:
-    """A process among those of its host: the number of its role's, of how many, behind how many trainers."""
-
-    role: Literal["trainer", "engine"]
-    number: int
-    of: int
-    behind: int = 0
-
-
 def device_of(options: Options, roles: Roles | None = None, rank: int = 0) -> torch.device:
     """Of this process. roles: of its torchrun; None: an engine of its own.
 
@@ -37,10 +25,16 @@ def device_of(options: Options, roles: Roles | None = None, rank: int = 0) -> to
     check(options)
     if not options.on_gpu:
         return CPU
-    seat = Seat("engine", 0, 1) if roles is None else seat_of(roles, rank, _own_host(rank))
-    if seat is None:
-        return CPU
-    return torch.device("cuda", number_of(options, seat, torch.cuda.device_count()))
+    if roles is None:
+        return _gpu(options, "engine", 0, 1)
+    first = rank - from_environment("LOCAL_RANK")
+    host = range(first, first + from_environment("LOCAL_WORLD_SIZE"))
+    trainers, engines = ([one for one in host if one in ranks] for ranks in (roles.trainers, roles.engines))
+    if rank in trainers:
+        return _gpu(options, "trainer", trainers.index(rank), len(trainers))
+    if rank in engines:
+        return _gpu(options, "engine", engines.index(rank), len(engines), behind=len(trainers))
+    return CPU
 
 
 def check(options: Options) -> None:
@@ -52,44 +46,23 @@ def check(options: Options) -> None:
         )
 
 
-def _own_host(rank: int) -> range:
-    """The ranks of this host, as torchrun numbers them."""
-    first = rank - from_environment("LOCAL_RANK")
-    return range(first, first + from_environment("LOCAL_WORLD_SIZE"))
-
-
-def seat_of(roles: Roles, rank: int, host: Sequence[int]) -> Seat | None:
-    """host: the ranks of the rank's host. None: this rank holds no weights."""
-    trainers = [one for one in host if one in roles.trainers]
-    engines = [one for one in host if one in roles.engines]
-    if rank in trainers:
-        return Seat("trainer", trainers.index(rank), len(trainers))
-    if rank in engines:
-        return Seat("engine", engines.index(rank), len(engines), len(trainers))
-    return None
-
-
-def number_of(options: Options, seat: Seat, count: int) -> int:
-    """The GPU of this process, of `count` that are here."""
-    role, name = seat.role, f"{seat.role}_devices"
-    named = numbers(getattr(options, name))
-    if named and len(named) < seat.of:
+def _gpu(options: Options, role: str, number: int, of: int, behind: int = 0) -> torch.device:
+    """Of the process that has this number among those of its role and host, behind so many GPUs of others."""
+    name = f"{role}_devices"
+    text, count = getattr(options, name), torch.cuda.device_count()
+    named = [int(one) for one in text.split(",") if one]
+    if named and len(named) < of:
         raise InvalidArgument(
-            f"--{name} {getattr(options, name)} names {len(named)}, and this host has {seat.of} {role}s: "
+            f"--{name} {text} names {len(named)}, and this host has {of} {role}s: "
             "name one for each, and one several times where they share it"
         )
-    number = named[seat.number] if named else seat.behind + seat.number
-    if number >= count:
+    gpu = named[number] if named else behind + number
+    if gpu >= count:
         raise InvalidArgument(
-            f"there is no GPU {number} for {role} {seat.number} of this host: torch sees {count}, from 0 on; "
+            f"there is no GPU {gpu} for {role} {number} of this host: torch sees {count}, from 0 on; "
             f"name others with --{name}, one several times where they share it"
         )
-    return number
-
-
-def numbers(text: str) -> list[int]:
-    """Of a list such as "0,1"."""
-    return [int(one) for one in text.split(",") if one]
+    return torch.device("cuda", gpu)
 
 
 def check_nccl(places: Sequence[tuple[str, str]], ranks: Sequence[int]) -> None:
@@ -114,10 +87,9 @@ def described(device: torch.device) -> dict[str, str]:
     """What a report says of it."""
     if device.type != "cuda":
         return {"device": str(device)}
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
     return {
         "device": str(device),
         "gpu": torch.cuda.get_device_name(device),
         "cuda": str(torch.version.cuda),
-        "nccl": nccl,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
     }

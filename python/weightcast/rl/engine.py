@@ -3,9 +3,9 @@ have come."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
@@ -16,14 +16,14 @@ import torch
 from .. import Corrupt, Inference, TimedOut
 from . import models
 from .collectives import Way
+from .failures import other_release
 from .generation import Sampling, generate
 from .options import Options
 from .rollout_client import EndOfRun, RolloutClient
-from .rollout_protocol import Item, item_of, other_release
+from .rollout_protocol import Item, item_of
 from .sequence import Sequence
+from .sharding import with_tied
 from .timeline import Timeline
-
-_log = logging.getLogger("weightcast.rl")
 
 
 class Weights:
@@ -60,12 +60,11 @@ class CastWeights(Weights):
         return self._worker.state == "READY"
 
     def update(self, newest: int, timeout: float) -> None:
-        try:
+        with contextlib.suppress(TimedOut):
             self._worker.wait(timeout=timeout)
-        except TimedOut:
-            return
 
 
+@dataclasses.dataclass
 class WaysWeights(Weights):
     """Those that several ways bring: the first brings the module's own, every other goes into a copy that is
     compared with it.
@@ -73,46 +72,40 @@ class WaysWeights(Weights):
     first: weightcast, before the ways; None: there is none. ready: as `publisher.WaysPublisher` has it.
     """
 
-    def __init__(
-        self,
-        ways: Several[Way],
-        module: torch.nn.Module,
-        ready: Callable[[], None],
-        first: CastWeights | None = None,
-    ) -> None:
-        self._version = -1
-        self._ways, self._module, self._ready, self._first = ways, module, ready, first
-        self._waits_for_first = False
-        self._copy = _copy_of(module)
+    ways: Several[Way]
+    module: torch.nn.Module
+    ready: Callable[[], None]
+    first: CastWeights | None = None
+    version: int = -1
 
-    @property
-    def version(self) -> int:
-        return self._version
+    def __post_init__(self) -> None:
+        self._waits_for_first = False
+        self._copy = with_tied(self.module, torch.zeros_like)
 
     def update(self, newest: int, timeout: float) -> None:
-        if self._first is not None and not self._update_first(self._first, newest, timeout):
+        if self.first is not None and not self._update_first(self.first, newest, timeout):
             return
-        for number, way in enumerate(self._ways):
-            into = self._module if self._first is None and number == 0 else self._copy
-            self._ready()
+        for number, way in enumerate(self.ways):
+            into = self.module if self.first is None and number == 0 else self._copy
+            self.ready()
             way.receive(into)
-            self._ready()
+            self.ready()
             if into is self._copy:
                 self._compare(way.name, newest)
-        self._version = newest
+        self.version = newest
 
     def _update_first(self, first: CastWeights, newest: int, timeout: float) -> bool:
         """Whether it is here; otherwise this is to be called again."""
         if not self._waits_for_first:
-            self._ready()
+            self.ready()
         first.update(newest, timeout)
         self._waits_for_first = first.version < newest
         if not self._waits_for_first:
-            self._ready()
+            self.ready()
         return not self._waits_for_first
 
     def _compare(self, way: str, version: int) -> None:
-        for name, tensor in self._module.state_dict().items():
+        for name, tensor in self.module.state_dict().items():
             if not torch.equal(tensor.view(torch.uint8), self._copy[name].view(torch.uint8)):
                 raise Corrupt(
                     f"version {version}: '{way}' brought other bytes of {name} than the engine has loaded; "
@@ -122,13 +115,7 @@ class WaysWeights(Weights):
             tensor.zero_()
 
 
-def _copy_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Zeros of the same names and shapes; what is tied is one tensor here too."""
-    state = module.state_dict(keep_vars=True)
-    copies = {id(one): torch.zeros_like(one.detach()) for one in state.values()}
-    return {name: copies[id(one)] for name, one in state.items()}
-
-
+@dataclasses.dataclass
 class Engine:
     """Drives one module; all methods on one thread.
 
@@ -137,22 +124,17 @@ class Engine:
     lease: seconds.
     """
 
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        weights: Weights,
-        queue: RolloutClient,
-        sampling: Sampling,
-        timeline: Timeline,
-        *,
-        lease: float,
-        keep: bool = False,
-        digests: bool = False,
-    ) -> None:
-        self._module, self._weights, self._queue = module, weights, queue
-        self._sampling, self._timeline, self._lease = sampling, timeline, lease
-        self._keep, self._with_digests = keep, digests
-        self._digests: dict[str, Any] = {}
+    module: torch.nn.Module
+    weights: Weights
+    queue: RolloutClient
+    sampling: Sampling
+    timeline: Timeline
+    lease: float
+    keep: bool = False
+    digests: bool = False
+
+    def __post_init__(self) -> None:
+        self._found: dict[str, Any] = {}  # Digests that the queue is still to be told.
 
     def run(self) -> None:
         """Until the queue ends the run. Raises EndOfRun when that failed, PeerDead when others are gone."""
@@ -165,60 +147,60 @@ class Engine:
 
     def _step(self) -> None:
         self._take_up()
-        self._queue.ask(self._weights.version, self._telemetry())
-        order = self._queue.next(self._lease / 8)
+        self.queue.ask(self.weights.version, self._telemetry())
+        order = self.queue.next(self.lease / 8)
         while order is None:
             # Weights may come for an engine that waits for work.
             if self._take_up():
-                self._queue.ask(self._weights.version, self._telemetry())
-            order = self._queue.next(self._lease / 8)
+                self.queue.ask(self.weights.version, self._telemetry())
+            order = self.queue.next(self.lease / 8)
         if order["type"] == "update":
             self._update(order["version"])
         elif order["type"] == "item":
             item = item_of(order)
-            self._queue.bring(item, self._generate(item), self._telemetry())
+            self.queue.bring(item, self._generate(item), self._telemetry())
         else:
             raise other_release(f"the rollout queue sends an order of the unknown type '{order['type']}'")
 
     def _telemetry(self) -> dict[str, Any]:
-        digests, self._digests = self._digests, {}
-        return {"spans": self._timeline.take(), "digests": digests}
+        found, self._found = self._found, {}
+        return {"spans": self.timeline.take(), "digests": found}
 
     def _take_up(self) -> bool:
         """Switches to a version that has arrived."""
-        if not self._weights.arrived():
+        if not self.weights.arrived():
             return False
-        self._update(self._weights.version + 1)
+        self._update(self.weights.version + 1)
         return True
 
     def _update(self, newest: int) -> None:
         """Until at least this version is here."""
-        start = self._timeline.clock.now()
-        while self._weights.version < newest:
-            self._weights.update(newest, self._lease / 2)
-            self._queue.check()
-        version = self._weights.version
-        self._timeline.add("commit", start, self._timeline.clock.now(), version=version)
-        if self._with_digests:
-            self._digests[str(version)] = digests_of(self._module, self._queue.check)
+        start = self.timeline.clock.now()
+        while self.weights.version < newest:
+            self.weights.update(newest, self.lease / 2)
+            self.queue.check()
+        version = self.weights.version
+        self.timeline.add("commit", start, self.timeline.clock.now(), version=version)
+        if self.digests:
+            self._found[str(version)] = digests_of(self.module, self.queue.check)
 
     def _generate(self, item: Item) -> list[Sequence]:
         kind = "evaluate" if item.greedy else "generate"
-        span = self._timeline.span(kind, version=self._weights.version, iteration=item.after)
+        span = self.timeline.span(kind, version=self.weights.version, iteration=item.after)
         with span:
             return generate(
-                self._module,
+                self.module,
                 item.prompts,
-                dataclasses.replace(self._sampling, temperature=0.0) if item.greedy else self._sampling,
+                dataclasses.replace(self.sampling, temperature=0.0) if item.greedy else self.sampling,
                 samples=item.samples,
                 seed=item.seed,
-                version=lambda: self._weights.version,
+                version=lambda: self.weights.version,
                 between_tokens=self._between_tokens,
             )
 
     def _between_tokens(self) -> None:
-        self._queue.check()
-        if self._keep:
+        self.queue.check()
+        if self.keep:
             self._take_up()
 
 
@@ -262,7 +244,9 @@ def run_engine(
         try:
             weights = Weights()
             if options.sync != "none":
-                _forget(module)
+                with torch.no_grad():  # What it generates with is to have come from the trainers.
+                    for parameter in module.parameters():
+                        parameter.zero_()
             cast: CastWeights | None = None
             if options.uses_weightcast:
                 worker = Inference(controller, engine=name, settings=options.settings())
@@ -270,7 +254,17 @@ def run_engine(
                 weights = cast = CastWeights(worker)
             if ways:
                 weights = WaysWeights(ways, module, ready, cast)
-            _make_engine(options, loaded, module, weights, client, name).run()
+            tokenizer = loaded.tokenizer
+            Engine(
+                module,
+                weights,
+                client,
+                Sampling(options.max_gen_length, options.temperature, tokenizer.eos, tokenizer.pad),
+                Timeline(name, client.clock),
+                lease=options.lease,
+                keep=options.inflight == "keep",
+                digests=options.verify,
+            ).run()
         finally:
             if worker is not None:
                 worker.close()
@@ -283,31 +277,3 @@ def _cast(module: torch.nn.Module, dtype: torch.dtype) -> None:
     for tensor in module.state_dict(keep_vars=True).values():
         if tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)  # In place: what is tied stays tied.
-
-
-def _forget(module: torch.nn.Module) -> None:
-    """What it generates with is to have come from the trainers."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
-
-
-def _make_engine(
-    options: Options,
-    loaded: models.Loaded,
-    module: torch.nn.Module,
-    weights: Weights,
-    client: RolloutClient,
-    name: str,
-) -> Engine:
-    tokenizer = loaded.tokenizer
-    return Engine(
-        module,
-        weights,
-        client,
-        Sampling(options.max_gen_length, options.temperature, tokenizer.eos, tokenizer.pad),
-        Timeline(name, client.clock),
-        lease=options.lease,
-        keep=options.inflight == "keep",
-        digests=options.verify,
-    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .. import ProtocolError
+
 _GLOO = "/gloo/"
 _NCCL = "DistBackendError"  # By name: only a process that computes imports torch.
 _LONGEST = 300
@@ -21,3 +23,8 @@ def in_one_line(error: BaseException) -> str:
         return words
     said = words[:_LONGEST] if _GLOO not in words else words.partition("] ")[2].partition(". ")[0]
     return f"another rank has ended, see what it says ({said})"
+
+
+def other_release(what: str) -> ProtocolError:
+    """Of what no process of this release sends."""
+    return ProtocolError(f"{what}; use one release of weightcast in all processes")

@@ -54,7 +54,10 @@ def generate(
     """
     decoder = _Decoder(model, prompts, sampling.pad)
     rows = len(prompts) * samples
-    uniform = _uniform(seed, rows, sampling.max_new_tokens).to(decoder.device)
+    # In [0, 1), and in float64, so that tokens of small probability keep theirs.
+    source = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, generator=source)
+    uniform = uniform.to(decoder.device)
     live = torch.ones(rows, dtype=torch.bool, device=decoder.device)
     steps: list[tuple[Tensor, Tensor]] = []
     versions = [version()]
@@ -68,7 +71,7 @@ def generate(
             return _sequences(prompts, samples, steps, versions, sampling.eos)
         between_tokens()
         versions.append(version())
-        logits = decoder.feed(token)
+        logits = decoder.forward(token.unsqueeze(1))
 
 
 class _Decoder:
@@ -79,24 +82,20 @@ class _Decoder:
         self.device = next(model.parameters()).device
         self._model = model
         self._cache = DynamicCache(config=cast(PretrainedConfig, model.config))
-        self._ids = _tensor(
-            [[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts], self.device
-        )
-        self._padding = _tensor([longest - len(prompt) for prompt in prompts], self.device)
+        rows = [[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        self._ids = torch.tensor(rows, device=self.device)
+        self._padding = torch.tensor([longest - len(prompt) for prompt in prompts], device=self.device)
         self._padded = any(len(prompt) != longest for prompt in prompts)
 
     def prefill(self, samples: int) -> Tensor:
         """Logits of the first token, `[rows, vocabulary]`; a prompt has `samples` rows from here on."""
-        logits = self._forward(self._ids).repeat_interleave(samples, 0)
+        logits = self.forward(self._ids).repeat_interleave(samples, 0)
         self._cache.batch_repeat_interleave(samples)
         self._padding = self._padding.repeat_interleave(samples)
         return logits
 
-    def feed(self, token: Tensor) -> Tensor:
-        """Logits after `token[rows]`."""
-        return self._forward(token.unsqueeze(1))
-
-    def _forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits after `ids[rows, tokens]`."""
         output = self._model(
             input_ids=ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1, **self._places(ids)
         )
@@ -112,15 +111,6 @@ class _Decoder:
             "attention_mask": (columns >= self._padding.unsqueeze(1)).long(),
             "position_ids": (columns[before:] - self._padding.unsqueeze(1)).clamp(min=0),
         }
-
-
-def _tensor(rows: list, device: torch.device) -> Tensor:
-    return torch.tensor(rows, dtype=torch.long, device=device)
-
-
-def _uniform(seed: int, rows: int, steps: int) -> Tensor:
-    """`[rows, steps]` in [0, 1). In float64, so that tokens of small probability keep theirs."""
-    return torch.rand(rows, steps, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def _choose(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

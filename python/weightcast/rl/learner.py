@@ -25,8 +25,6 @@ from .generation import item_seed
 from .models import token_logits
 from .sequence import Sequence
 
-ALGORITHMS = ("grpo", "ppo")
-
 
 @dataclass(frozen=True)
 class Objective:
@@ -100,6 +98,7 @@ def linear_decay(peak: float, iterations: int, floor: float = 0.05) -> Callable[
     return lambda iteration: peak * max(floor, 1 - (iteration - 1) / iterations)
 
 
+@dataclass
 class Learner:
     """Changes the weights of a policy.
 
@@ -108,38 +107,20 @@ class Learner:
     learning_rate: of each iteration; None leaves that of the optimizer.
     """
 
-    def __init__(
-        self,
-        policy: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        objective: Objective,
-        *,
-        value_head: nn.Module | None = None,
-        reference: nn.Module | None = None,
-        group: dist.ProcessGroup | None = None,
-        pad: int = 0,
-        seed: int = 0,
-        learning_rate: Callable[[int], float] | None = None,
-    ) -> None:
-        if objective.algorithm not in ALGORITHMS:
-            raise InvalidArgument(
-                f"there is no algorithm {objective.algorithm!r}; choose one of {', '.join(ALGORITHMS)}"
-            )
-        if objective.algorithm == "ppo" and value_head is None:
-            raise InvalidArgument("PPO needs a value head; make the model with one, or choose grpo")
-        if objective.kl_coefficient and reference is None:
-            raise InvalidArgument(
-                "a KL coefficient needs a reference model; give one, or set the coefficient to 0"
-            )
-        self._policy = policy
-        self._value_head = value_head if objective.algorithm == "ppo" else None
-        self._reference = reference if objective.kl_coefficient else None
-        self._optimizer = optimizer
-        self._objective = objective
-        self._trainers = Trainers(group)
-        self._pad = pad
-        self._learning_rate = learning_rate
-        self._seed = seed
+    policy: nn.Module
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    value_head: nn.Module | None = None
+    reference: nn.Module | None = None
+    group: dist.ProcessGroup | None = None
+    pad: int = 0
+    seed: int = 0
+    learning_rate: Callable[[int], float] | None = None
+
+    def __post_init__(self) -> None:
+        self._value_head = self.value_head if self.objective.algorithm == "ppo" else None
+        self._reference = self.reference if self.objective.kl_coefficient else None
+        self._trainers = Trainers(self.group)
 
     def step(
         self,
@@ -160,28 +141,30 @@ class Learner:
                 f"{len(sequences)} sequences, {len(rewards)} rewards, {samples} a prompt; "
                 "give one reward for each sequence, and whole prompts"
             )
-        batch = Batch.of(sequences, self._pad, self._device)
+        batch = Batch.of(sequences, self.pad, self._device)
         scores = torch.tensor(rewards, dtype=torch.float32, device=self._device)
-        parts = self._trainers.least(min(self._objective.minibatches, len(sequences)), self._device)
+        parts = self._trainers.least(min(self.objective.minibatches, len(sequences)), self._device)
         pieces = self._micro_batches(len(sequences), parts)
         self._look_back(batch, parts * pieces)
         self._add_advantages(batch, scores, samples)
-        self._set_learning_rate(iteration)
+        if self.learning_rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.learning_rate(iteration)
         tally = Tally()
-        for epoch in range(self._objective.ppo_epochs):
+        for epoch in range(self.objective.ppo_epochs):
             for part, tokens in self._minibatches(batch, parts, iteration, epoch):
-                self._optimizer.zero_grad(set_to_none=True)
+                self.optimizer.zero_grad(set_to_none=True)
                 self._add_gradients(part, pieces, tokens, tally)
                 if tally.steps == 0:
                     before_change()
-                tally.gradient_norm += clip_gradients(self._optimizer, self._objective.max_grad_norm)
-                self._optimizer.step()
+                tally.gradient_norm += clip_gradients(self.optimizer, self.objective.max_grad_norm)
+                self.optimizer.step()
                 tally.steps += 1
         return self._metrics(tally, batch, scores)
 
     def _micro_batches(self, sequences: int, parts: int) -> int:
         """Into how many pieces each minibatch is cut: as many on every trainer, none of them empty."""
-        size = self._objective.micro_batch
+        size = self.objective.micro_batch
         wanted = -(-sequences // (parts * size)) if size else 1
         most = int(self._trainers.max(torch.tensor(wanted, device=self._device)))
         return min(most, self._trainers.least(sequences // parts, self._device))
@@ -197,19 +180,14 @@ class Learner:
     def _summed_later(self) -> Iterator[None]:
         """DDP's trainers add their gradients up once, with the last piece."""
         with contextlib.ExitStack() as stack:
-            for module in (self._policy, self._value_head):
+            for module in (self.policy, self._value_head):
                 if isinstance(module, DistributedDataParallel):
                     stack.enter_context(module.no_sync())
             yield
 
-    def _set_learning_rate(self, iteration: int) -> None:
-        if self._learning_rate is not None:
-            for group in self._optimizer.param_groups:
-                group["lr"] = self._learning_rate(iteration)
-
     @property
     def _device(self) -> torch.device:
-        return next(self._policy.parameters()).device
+        return next(self.policy.parameters()).device
 
     @torch.no_grad()
     def _look_back(self, batch: Batch, parts: int) -> None:
@@ -222,19 +200,19 @@ class Learner:
                     algorithms.token_log_probs(logits, _targets(ids, keep)), keep
                 )
             if self._value_head is not None:
-                _, hidden = self._forward(self._policy, ids, keep, hidden=True)
+                _, hidden = self._forward(self.policy, ids, keep, hidden=True)
                 batch.values[rows] = _unpacked(self._value_head(hidden), keep)
 
     def _forward(
         self, model: nn.Module, ids: Tensor, keep: Tensor, hidden: bool
     ) -> tuple[Tensor, Tensor | None]:
-        dtype = self._objective.dtype
+        dtype = self.objective.dtype
         with torch.autocast(self._device.type, dtype, enabled=dtype != torch.float32):
             logits, states = token_logits(model, ids[:, :-1], keep[:, :-1], hidden)
-        return logits / (self._objective.temperature or 1.0), None if states is None else states.float()
+        return logits / (self.objective.temperature or 1.0), None if states is None else states.float()
 
     def _add_advantages(self, batch: Batch, scores: Tensor, samples: int) -> None:
-        goal, keep = self._objective, batch.keep
+        goal, keep = self.objective, batch.keep
         if goal.algorithm == "grpo":
             batch.advantages = algorithms.group_advantages(scores, samples).unsqueeze(1) * keep
             return
@@ -248,7 +226,7 @@ class Learner:
         self, batch: Batch, parts: int, iteration: int, epoch: int
     ) -> Iterator[tuple[Batch, float]]:
         """Each with the number of its tokens over all trainers."""
-        generator = torch.Generator().manual_seed(item_seed(self._seed, "minibatches", iteration, epoch))
+        generator = torch.Generator().manual_seed(item_seed(self.seed, "minibatches", iteration, epoch))
         order = torch.randperm(len(batch.ids), generator=generator).to(self._device)
         pieces = [batch.select(rows) for rows in order.tensor_split(parts)]
         tokens = self._trainers.sum(torch.stack([piece.keep.sum() for piece in pieces]).double())
@@ -256,8 +234,8 @@ class Learner:
 
     def _loss(self, part: Batch, tokens: float, tally: Tally) -> Tensor:
         """What to differentiate; DDP and FSDP2 take the mean over the trainers, hence the factor."""
-        goal, keep = self._objective, part.keep
-        logits, hidden = self._forward(self._policy, part.ids, keep, self._value_head is not None)
+        goal, keep = self.objective, part.keep
+        logits, hidden = self._forward(self.policy, part.ids, keep, self._value_head is not None)
         logprobs = algorithms.token_log_probs(logits, _targets(part.ids, keep))
         old, advantages = part.old[keep], part.advantages[keep]
         if goal.algorithm == "grpo":
@@ -359,22 +337,17 @@ class Trainers:
 def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> float:
     """Scales the gradients down to a norm of `limit` over all parameters; returns the norm of before.
 
-    limit: 0 leaves them as they are. Parameters may be plain or sharded by FSDP2, or some of each.
+    limit: 0 leaves them as they are. Parameters are plain, or all of them sharded by FSDP2.
     `Error`: the norm is not finite. It is the same on all trainers, so all of them raise.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    sharded = [one for one in gradients if isinstance(one, DTensor)]
-    plain = [one for one in gradients if not isinstance(one, DTensor)]
-    norms = [torch.nn.utils.get_total_norm(some) for some in (plain, sharded) if some]
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    norm = float(torch.stack(whole).norm())
-    if not math.isfinite(norm):
-        raise Error(f"the gradient's norm is {norm}: training has diverged; lower --learning_rate")
-    if limit and norm > limit:
-        for gradient in gradients:
-            gradient.mul_(limit / (norm + 1e-6))
-    return norm
+    norm = nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
+    whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if not math.isfinite(whole):
+        raise Error(f"the gradient's norm is {float(whole)}: training has diverged; lower --learning_rate")
+    if limit:
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return float(whole)
 
 
 def _targets(ids: Tensor, keep: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor, nn
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GPT2Config,
@@ -97,8 +97,9 @@ class ValueHead(nn.Linear):
         return super().forward(hidden).squeeze(-1)
 
 
-def _tiny() -> GPT2Config:
-    return GPT2Config(
+BUILT_IN: dict[str, Callable[[], PretrainedConfig]] = {
+    "tiny": partial(
+        GPT2Config,
         vocab_size=ByteTokenizer.size,
         bos_token_id=ByteTokenizer.bos,
         eos_token_id=ByteTokenizer.eos,
@@ -106,11 +107,9 @@ def _tiny() -> GPT2Config:
         n_embd=128,
         n_layer=3,
         n_head=4,
-    )
-
-
-def _tiny_qwen() -> Qwen2Config:
-    return Qwen2Config(
+    ),
+    "tiny-qwen": partial(
+        Qwen2Config,
         vocab_size=ByteTokenizer.size,
         hidden_size=128,
         intermediate_size=256,
@@ -119,11 +118,10 @@ def _tiny_qwen() -> Qwen2Config:
         num_key_value_heads=2,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
-    )
-
-
-def _qwen2_5_0_5b() -> Qwen2Config:
-    return Qwen2Config(
+    ),
+    "gpt2": GPT2Config,
+    "Qwen/Qwen2.5-0.5B": partial(
+        Qwen2Config,
         vocab_size=151936,
         hidden_size=896,
         intermediate_size=4864,
@@ -132,14 +130,7 @@ def _qwen2_5_0_5b() -> Qwen2Config:
         num_key_value_heads=2,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         tie_word_embeddings=True,
-    )
-
-
-BUILT_IN: dict[str, Callable[[], PretrainedConfig]] = {
-    "tiny": _tiny,
-    "tiny-qwen": _tiny_qwen,
-    "gpt2": GPT2Config,
-    "Qwen/Qwen2.5-0.5B": _qwen2_5_0_5b,
+    ),
 }
 _ONLY_BUILT_IN = ("tiny", "tiny-qwen")  # There is no trained one.
 
@@ -218,11 +209,9 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
     if not any(folder.glob("*.safetensors")):
         raise InvalidArgument(f"{folder} has no safetensors; write them with model.save_pretrained")
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
         with quiet_transformers():
             both: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
-                config=config,
                 dtype=dtype,
                 local_files_only=True,
                 use_safetensors=True,

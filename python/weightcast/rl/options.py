@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import pathlib
@@ -14,62 +15,32 @@ from typing import Any, Literal
 
 from .. import InvalidArgument
 
-# The first option of each group of --help, and the group's title.
-_GROUPS = {
-    "num_training": "processes",
-    "model_name": "model",
-    "task": "data",
-    "algorithm": "algorithm",
-    "rollouts_per_gpu": "rollout",
-    "sync": "transfer",
-    "output": "output",
-}
 _HELP_WIDTH = 100
 _LEAST_LEASE = 0.5  # Seconds. Heartbeats come several times in a lease, between two steps of a model.
-# Names, which values they may have, and that in words.
-_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    (
-        "num_training num_inference rollouts_per_gpu max_gen_length rl_iterations ppo_epochs minibatches "
-        "sync_every eval_prompts digits",
-        lambda value: value >= 1,
-        "at least 1",
-    ),
-    (
-        "samples_per_prompt item_prompts micro_batch eval_every checkpoint_every max_staleness log_samples "
-        "max_grad_norm",
-        lambda value: value >= 0,
-        "0 or more",
-    ),
-    (
-        "kl_coefficient entropy_coefficient value_coefficient",
-        lambda value: 0 <= value < math.inf,
-        "0 or more, and finite",
-    ),
-    (
-        "temperature learning_rate clip timeout",
-        lambda value: 0 < value < math.inf,
-        "above 0, and finite",
-    ),
-    ("gamma gae_lambda", lambda value: 0 <= value <= 1, "in [0, 1]"),
-    (
-        "lease",
-        lambda value: _LEAST_LEASE <= value < math.inf,
-        f"at least {_LEAST_LEASE:g} s, since a busy process is late by more, and finite",
-    ),
+
+_Range = tuple[Callable[[float], bool], str]  # Which numbers an option may be, and that in words.
+_AT_LEAST_1: _Range = (lambda value: value >= 1, "at least 1")
+_AT_LEAST_0: _Range = (lambda value: value >= 0, "0 or more")
+_NOT_NEGATIVE: _Range = (lambda value: 0 <= value < math.inf, "0 or more, and finite")
+_POSITIVE: _Range = (lambda value: 0 < value < math.inf, "above 0, and finite")
+_UNIT: _Range = (lambda value: 0 <= value <= 1, "in [0, 1]")
+_LEASE: _Range = (
+    lambda value: _LEAST_LEASE <= value < math.inf,
+    f"at least {_LEAST_LEASE:g} s, since a busy process is late by more, and finite",
 )
 
 
-def _option(default: Any, help: str, **more: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help, **more})
+def _option(default: Any, help: str, within: _Range | None = None, *, group: str = "") -> Any:
+    """group: the title in --help of this option and of those below it."""
+    return dataclasses.field(default=default, metadata={"help": help, "range": within, "group": group})
 
 
 @dataclasses.dataclass
 class Options:
     """Counts are of what their name says, times are seconds, rates are per step."""
 
-    # processes
-    num_training: int = _option(2, "trainer ranks")
-    num_inference: int = _option(2, "inference engines, one rank each")
+    num_training: int = _option(2, "trainer ranks", _AT_LEAST_1, group="processes")
+    num_inference: int = _option(2, "inference engines, one rank each", _AT_LEAST_1)
     num_shards: int = _option(1, "ranks of an engine; only 1, vLLM and SGLang have more")
     role: Literal["", "trainer", "inference"] = _option(
         "",
@@ -92,14 +63,15 @@ class Options:
     backend: Literal["", "gloo", "nccl"] = _option(
         "", "torch.distributed's, of gradients and --sync both; empty: nccl on GPUs, else gloo"
     )
-    lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead")
+    lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead", _LEASE)
     timeout: float = _option(
-        300.0, "limit of a step that waits for others: rollouts of an iteration, an update"
+        300.0, "limit of a step that waits for others: rollouts of an iteration, an update", _POSITIVE
     )
     seed: int = _option(0, "of everything random")
 
-    # model
-    model_name: str = _option("tiny", "tiny, tiny-qwen, a local folder, or a name on the hub (HF_ENDPOINT)")
+    model_name: str = _option(
+        "tiny", "tiny, tiny-qwen, a local folder, or a name on the hub (HF_ENDPOINT)", group="model"
+    )
     random_weights: bool = _option(
         False, "gpt2 or Qwen/Qwen2.5-0.5B in their shapes, with random weights and bytes as tokens"
     )
@@ -108,75 +80,79 @@ class Options:
     )
     trainer: Literal["ddp", "fsdp2"] = _option("ddp", "how trainers share the model")
 
-    # data
-    task: Literal["sort", "text"] = _option("sort", "built-in task")
-    digits: int = _option(4, "how many digits the sorting task has")
+    task: Literal["sort", "text"] = _option("sort", "built-in task", group="data")
+    digits: int = _option(4, "how many digits the sorting task has", _AT_LEAST_1)
     prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
     reward: str = _option(
         "", "module:function(prompts, completions, **columns) -> rewards, in place of the task's"
     )
     eval_every: int = _option(
-        0, "evaluate after every so many iterations, by --reward or else right answers; 0: never"
+        0, "evaluate after every so many iterations, by --reward or else right answers; 0: never", _AT_LEAST_0
     )
-    eval_prompts: int = _option(500, "held-out prompts of an evaluation")
+    eval_prompts: int = _option(500, "held-out prompts of an evaluation", _AT_LEAST_1)
 
-    # algorithm
-    algorithm: Literal["ppo", "grpo"] = _option("ppo", "what the trainers optimise")
-    rl_iterations: int = _option(10, "iterations")
-    ppo_epochs: int = _option(1, "passes over the rollouts of an iteration")
-    minibatches: int = _option(1, "optimizer steps of a pass")
+    algorithm: Literal["ppo", "grpo"] = _option("ppo", "what the trainers optimise", group="algorithm")
+    rl_iterations: int = _option(10, "iterations", _AT_LEAST_1)
+    ppo_epochs: int = _option(1, "passes over the rollouts of an iteration", _AT_LEAST_1)
+    minibatches: int = _option(1, "optimizer steps of a pass", _AT_LEAST_1)
     micro_batch: int = _option(
-        0, "sequences whose gradient a trainer computes at a time, to bound memory; 0: a whole minibatch"
+        0,
+        "sequences whose gradient a trainer computes at a time, to bound memory; 0: a whole minibatch",
+        _AT_LEAST_0,
     )
     learning_rate: float = _option(
-        1e-5, "of Adam; it keeps what a trained model knows. From random weights some 1e-3 learn"
+        1e-5, "of Adam; it keeps what a trained model knows. From random weights some 1e-3 learn", _POSITIVE
     )
     lr_decay: bool = _option(False, "the learning rate falls in a line over --rl_iterations")
-    clip: float = _option(0.2, "of the policy's ratio")
-    kl_coefficient: float = _option(0.0, "weight of the KL to the reference; 0: no reference is kept")
-    entropy_coefficient: float = _option(0.0, "weight of the entropy bonus")
-    value_coefficient: float = _option(0.5, "weight of the value loss (ppo)")
-    gamma: float = _option(1.0, "discount (ppo)")
-    gae_lambda: float = _option(0.95, "of generalised advantage estimation (ppo)")
-    max_grad_norm: float = _option(1.0, "gradients are clipped to this norm; 0: not at all")
+    clip: float = _option(0.2, "of the policy's ratio", _POSITIVE)
+    kl_coefficient: float = _option(
+        0.0, "weight of the KL to the reference; 0: no reference is kept", _NOT_NEGATIVE
+    )
+    entropy_coefficient: float = _option(0.0, "weight of the entropy bonus", _NOT_NEGATIVE)
+    value_coefficient: float = _option(0.5, "weight of the value loss (ppo)", _NOT_NEGATIVE)
+    gamma: float = _option(1.0, "discount (ppo)", _UNIT)
+    gae_lambda: float = _option(0.95, "of generalised advantage estimation (ppo)", _UNIT)
+    max_grad_norm: float = _option(1.0, "gradients are clipped to this norm; 0: not at all", _AT_LEAST_0)
 
-    # rollout
-    rollouts_per_gpu: int = _option(8, "prompts that each engine completes in an iteration")
-    samples_per_prompt: int = _option(0, "completions of each prompt; 0: 8 with grpo, 1 with ppo")
-    max_gen_length: int = _option(16, "tokens generated at most")
-    temperature: float = _option(1.0, "of sampling")
+    rollouts_per_gpu: int = _option(
+        8, "prompts that each engine completes in an iteration", _AT_LEAST_1, group="rollout"
+    )
+    samples_per_prompt: int = _option(
+        0, "completions of each prompt; 0: 8 with grpo, 1 with ppo", _AT_LEAST_0
+    )
+    max_gen_length: int = _option(16, "tokens generated at most", _AT_LEAST_1)
+    temperature: float = _option(1.0, "of sampling", _POSITIVE)
     mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
     max_staleness: int = _option(
-        1, "async: versions that rollouts may be behind, and iterations generated ahead"
+        1, "async: versions that rollouts may be behind, and iterations generated ahead", _AT_LEAST_0
     )
     inflight: Literal["finish", "keep"] = _option(
         "finish",
         "sequences under way when a version arrives: finished first, or kept and gone on with",
     )
-    item_prompts: int = _option(0, "prompts generated together; 0: chosen")
+    item_prompts: int = _option(0, "prompts generated together; 0: chosen", _AT_LEAST_0)
 
-    # transfer
     sync: Literal["p2p", "collective", "both", "none"] = _option(
         "p2p",
         "p2p: weightcast; collective: torch.distributed; both, measured by one clock; none: engines keep "
         "version 0",
+        group="transfer",
     )
-    sync_every: int = _option(1, "publish after every so many iterations")
+    sync_every: int = _option(1, "publish after every so many iterations", _AT_LEAST_1)
     transport: str = _option("", "transports that weightcast may use (tcp, shm, verbs); empty: it chooses")
     wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option(
         "", "of the engines' parameters, cast on the way; empty: --dtype"
     )
     verify: bool = _option(False, "compare SHA-256 of every tensor after each update")
 
-    # output
-    output: str = _option("", "folder of this run's report; empty: runs/<time>")
+    output: str = _option("", "folder of this run's report; empty: runs/<time>", group="output")
     checkpoint_dir: str = _option("", "folder of checkpoints; with --resume also one of them")
     checkpoint_every: int = _option(
-        0, "iterations between checkpoints; 0: only at the end, if there is a folder"
+        0, "iterations between checkpoints; 0: only at the end, if there is a folder", _AT_LEAST_0
     )
     resume: bool = _option(False, "go on from the last complete checkpoint")
     export_hf: str = _option("", "folder for the trained model in transformers' format")
-    log_samples: int = _option(4, "completions of each iteration in samples.jsonl; 0: none")
+    log_samples: int = _option(4, "completions of each iteration in samples.jsonl; 0: none", _AT_LEAST_0)
     log: str = _option("", "tensorboard, wandb, or both with a comma")
     plots: str = _option("", "folder for PNG plots")
 
@@ -236,10 +212,11 @@ class Options:
 
     def _check_numbers(self) -> None:
         """Each by itself. What is no number (nan) is in no range."""
-        for names, allowed, must in _RANGES:
-            for name in names.split():
-                value = getattr(self, name)
-                _require(allowed(value), f"--{name} is {value}; it must be {must}")
+        for field in dataclasses.fields(self):
+            if field.metadata["range"]:
+                allowed, must = field.metadata["range"]
+                value = getattr(self, field.name)
+                _require(allowed(value), f"--{field.name} is {value}; it must be {must}")
 
     def _check_task(self) -> None:
         _require(
@@ -324,7 +301,9 @@ def parse(arguments: list[str]) -> Options:
         description=_DESCRIPTION,
         epilog=_EPILOG,
         usage="%(prog)s [--OPTION VALUE ...]",
-        formatter_class=_Help,
+        formatter_class=functools.partial(
+            argparse.RawDescriptionHelpFormatter, max_help_position=30, width=_HELP_WIDTH
+        ),
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -333,7 +312,7 @@ def parse(arguments: list[str]) -> Options:
     group: Any = parser
     hints = typing.get_type_hints(Options)
     for field in dataclasses.fields(Options):
-        if title := _GROUPS.get(field.name):
+        if title := field.metadata["group"]:
             group = parser.add_argument_group(title)
         kind = hints[field.name]
         choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else None
@@ -380,11 +359,6 @@ def _from_file(file: str) -> dict[str, Any]:
         else:
             _require(type(value) is kind, f"--config {file}: {name} is {value!r}, no {kind.__name__}")
     return values
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=_HELP_WIDTH)
 
 
 class _Parser(argparse.ArgumentParser):

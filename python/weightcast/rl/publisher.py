@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import Corrupt, Error, TimedOut, Trainer, Unavailable, Update
 from .collectives import Way
-from .report import Transfer
+from .report import Transfer, moved
 from .sharding import cast_tensors, hashes_of, in_dtype, local_tensors, plain
 
 INTERVAL = 5.0  # Seconds between two lines about a long transfer.
@@ -65,7 +65,11 @@ class CastPublisher(Publisher):
         if self._update is None:
             return []
         update, self._update = self._update, None
-        return [Transfer.of_update("weightcast", self._patiently(update.wait, timeout))]
+        stats = self._patiently(update.wait, timeout)
+        receivers = {
+            one.name.removeprefix("engine "): moved(one.bytes, one.seconds) for one in stats.receivers
+        }
+        return [Transfer("weightcast", stats.seconds, stats.bytes, receivers)]
 
     def _patiently(self, wait: Callable[[float], Any], timeout: float) -> Any:
         start = time.monotonic()
@@ -110,6 +114,7 @@ class CastPublisher(Publisher):
         self._trainer.close()
 
 
+@dataclasses.dataclass
 class WaysPublisher(Publisher):
     """Several ways, all timed by one clock: trainer 0's, from when every engine waits until the last one has
     everything. Engines follow the first way.
@@ -118,65 +123,60 @@ class WaysPublisher(Publisher):
     way by all trainers, and by engines likewise. dtype: the engines'. show: as `CastPublisher` has it.
     """
 
-    def __init__(
-        self,
-        ways: Sequence[Way],
-        module: nn.Module,
-        ready: Callable[[], None],
-        engines: int,
-        dtype: torch.dtype = torch.float32,
-        *,
-        first: CastPublisher | None = None,
-        show: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self._ways, self._module, self._ready, self._engines = ways, module, ready, engines
-        self._dtype, self._first, self._show = dtype, first, show
-        self._due: int | None = None
+    ways: Sequence[Way]
+    module: nn.Module
+    ready: Callable[[], None]
+    engines: int
+    dtype: torch.dtype = torch.float32
+    first: CastPublisher | None = None
+    show: Callable[[str], None] = lambda line: None
+    due: int | None = None  # The version that is to be moved.
 
     def publish(self, version: int) -> None:
         """There is nothing under way before `wait`, which moves it."""
-        self._due = version
+        self.due = version
 
     def wait(self, timeout: float) -> list[Transfer]:
-        if self._due is None:
+        if self.due is None:
             return []
-        version, self._due = self._due, None
-        found = [] if self._first is None else [self._timed(self._cast, version, timeout)]
-        return [*found, *(self._timed(self._move, way, version) for way in self._ways)]
+        version, self.due = self.due, None
+        found = [] if self.first is None else [self._timed(self._cast, version, timeout)]
+        return [*found, *(self._timed(self._move, way, version) for way in self.ways)]
 
     def _timed(self, move: Callable[..., Transfer], *arguments: Any) -> Transfer:
-        self._ready()
+        self.ready()
         start = time.monotonic()
-        moved = move(*arguments)
-        self._ready()
-        return dataclasses.replace(moved, seconds=time.monotonic() - start)
+        transfer = move(*arguments)
+        self.ready()
+        return dataclasses.replace(transfer, seconds=time.monotonic() - start)
 
     def _cast(self, version: int, timeout: float) -> Transfer:
-        assert self._first is not None
-        self._first.publish(version)
-        (moved,) = self._first.wait(timeout)
-        return moved
+        assert self.first is not None
+        self.first.publish(version)
+        (transfer,) = self.first.wait(timeout)
+        return transfer
 
     def _move(self, way: Way, version: int) -> Transfer:
         said = time.monotonic()
 
-        def progress(moved: int, whole: int) -> None:
+        def progress(done: int, whole: int) -> None:
             nonlocal said
             if time.monotonic() - said >= INTERVAL:
                 said = time.monotonic()
-                self._show(f"version {version} by {way.name}: {moved / 1e6:.1f} of {whole / 1e6:.1f} MB")
+                self.show(f"version {version} by {way.name}: {done / 1e6:.1f} of {whole / 1e6:.1f} MB")
 
         way.progress = progress
-        moved = way.send(cast_tensors(self._module, self._dtype))
-        return Transfer(way.name, moved.seconds, moved.nbytes * self._engines)
+        sent = way.send(cast_tensors(self.module, self.dtype))
+        return Transfer(way.name, sent.seconds, sent.nbytes * self.engines)
 
     def close(self) -> None:
-        for way in self._ways:
+        for way in self.ways:
             way.close()
-        if self._first is not None:
-            self._first.close()
+        if self.first is not None:
+            self.first.close()
 
 
+@dataclasses.dataclass
 class Changes:
     """Counts this trainer's tensors that changed since the last publication, and compares replicas.
 
@@ -184,25 +184,21 @@ class Changes:
     module; None: each has its part, so there is nothing to compare.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        dtype: torch.dtype = torch.float32,
-        replicas: dist.ProcessGroup | None = None,
-    ) -> None:
-        self._module, self._dtype, self._replicas = module, dtype, replicas
+    module: nn.Module
+    dtype: torch.dtype = torch.float32
+    replicas: dist.ProcessGroup | None = None
+
+    def __post_init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
-        self.tensors = len(local_tensors(module))
+        self.tensors = len(local_tensors(self.module))
 
     def count(self) -> int:
         """How many have other bytes than when it was last asked.
 
         With replicas all trainers call it. Raises Corrupt on all of them where a tensor is not equal.
         """
-        now = {
-            name: hashes_of(in_dtype(one, self._dtype)) for name, one in local_tensors(self._module).items()
-        }
-        if self._replicas is not None and self._replicas.size() > 1:
+        now = {name: hashes_of(in_dtype(one, self.dtype)) for name, one in local_tensors(self.module).items()}
+        if self.replicas is not None and self.replicas.size() > 1:
             self._compare(now)
         before, self._before = self._before, now
         return sum(before.get(name) != value for name, value in now.items())
@@ -210,8 +206,8 @@ class Changes:
     def _compare(self, mine: dict[str, tuple[int, int]]) -> None:
         """Each trainer sends a part of the weights: engines would get a mixture."""
         own = torch.tensor(list(mine.values()), dtype=torch.int64)
-        every = [torch.empty_like(own) for _ in range(dist.get_world_size(self._replicas))]
-        dist.all_gather(every, own, self._replicas)
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size(self.replicas))]
+        dist.all_gather(every, own, self.replicas)
         for number, name in enumerate(mine):
             found = [tuple(one[number].tolist()) for one in every]
             usual = max(found, key=found.count)

@@ -155,18 +155,13 @@ def tensorboard(folder: pathlib.Path, first: int) -> Sink:
     return Sink("tensorboard", write, writer.close)
 
 
-def wandb_mode(environment: Mapping[str, str]) -> str:
-    """WANDB_MODE, or else offline unless there is a key."""
-    return environment.get("WANDB_MODE") or ("online" if environment.get("WANDB_API_KEY") else "offline")
-
-
 def wandb(folder: pathlib.Path, run_id: str, options: Mapping[str, Any]) -> Sink:
     """A run of Weights & Biases; offline, into the run's folder, unless the environment says otherwise."""
     try:
         import wandb as library  # type: ignore[import-not-found]
     except ImportError:
         raise InvalidArgument("--log wandb: wandb is not installed; pip install wandb") from None
-    mode = wandb_mode(os.environ)
+    mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
     # An offline run is resumed by `wandb sync`, which joins those of one id.
     resume = "allow" if mode == "online" else None
     run = library.init(

@@ -35,12 +35,11 @@ from typing import IO, Any
 from .. import InvalidArgument
 from .console import Console, summary
 from .records import Lines, Sink, keep_lines, read_lines, tensorboard, wandb
-from .timeline import Clock, Timeline, hidden_share, well_formed
+from .timeline import Clock, Timeline, hidden_share
 
 ITERATIONS = "iterations.jsonl"
 TIMELINE = "timeline.jsonl"
 SAMPLES = "samples.jsonl"
-LOGS = ("tensorboard", "wandb")
 
 
 def _rate(count: int, seconds: float) -> float:
@@ -52,7 +51,7 @@ def moved(count: int, seconds: float) -> dict[str, float]:
     return {"bytes": count, "seconds": seconds, "gb_per_s": _rate(count, seconds)}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Transfer:
     """One version's way to the engines, by one way of synchronising."""
 
@@ -62,28 +61,13 @@ class Transfer:
     receivers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # Each as `moved` has it.
     tensors_changed: int = 0
     tensors: int = 0
+    gb_per_s: float = field(init=False)
 
-    @classmethod
-    def of_update(cls, way: str, stats: Any, tensors_changed: int = 0, tensors: int = 0) -> Transfer:
-        """From the `UpdateStats` that `Update.wait` returns."""
-        receivers = {
-            one.name.removeprefix("engine "): moved(one.bytes, one.seconds) for one in stats.receivers
-        }
-        return cls(way, stats.seconds, stats.bytes, receivers, tensors_changed, tensors)
-
-    @property
-    def gb_per_s(self) -> float:
-        return _rate(self.bytes, self.seconds)
+    def __post_init__(self) -> None:
+        self.gb_per_s = _rate(self.bytes, self.seconds)
 
     def gb_per_s_each(self) -> dict[str, float]:
         return {name: one["gb_per_s"] for name, one in self.receivers.items()}
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "gb_per_s": self.gb_per_s}
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Transfer:
-        return cls(**{one.name: entry[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -95,6 +79,11 @@ class Sample:
     prompt: str
     completion: str
     reward: float
+
+
+def _init_of(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes the dataclass again that an entry was written of."""
+    return {one.name: entry[one.name] for one in fields(kind) if one.init}
 
 
 @dataclass(frozen=True)
@@ -120,15 +109,13 @@ class Iteration:
         """Accuracy, or the mean of --reward."""
         return self.metrics.get("eval_reward") if self.accuracy is None else self.accuracy
 
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "transfers": [one.as_json() for one in self.transfers]}
-
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], folder: pathlib.Path) -> Iteration:
         """`InvalidArgument` if it is no such object. folder: the run's, for the message."""
         try:
-            known = {one.name: entry[one.name] for one in fields(cls) if one.name != "transfers"}
-            return cls(**known, transfers=tuple(Transfer.from_json(one) for one in entry["transfers"]))
+            found = _init_of(cls, entry)
+            found["transfers"] = tuple(Transfer(**_init_of(Transfer, one)) for one in found["transfers"])
+            return cls(**found)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
                 f"{folder / ITERATIONS} has an iteration without a good {error}: the file was changed, or is "
@@ -137,18 +124,11 @@ class Iteration:
 
     def scalars(self) -> dict[str, float]:
         """Everything that can be drawn over iterations, by name."""
-        found = {
-            "reward": self.reward,
-            "kl": self.kl,
-            "staleness": self.staleness,
-            "train_rollout_logprob_abs_diff": self.train_rollout_logprob_abs_diff,
-            "accuracy": self.accuracy,
-            "seconds/training": self.training_s,
-            "seconds/generation": self.generation_s,
-            "seconds/transfer": self.transfer_s,
-            "seconds/total": self.total_s,
-            **{f"metrics/{name}": value for name, value in self.metrics.items()},
-        }
+        learning = ("reward", "kl", "staleness", "train_rollout_logprob_abs_diff", "accuracy")
+        found = {name: getattr(self, name) for name in learning}
+        for kind in ("training", "generation", "transfer", "total"):
+            found[f"seconds/{kind}"] = getattr(self, f"{kind}_s")
+        found |= {f"metrics/{name}": value for name, value in self.metrics.items()}
         for one in self.transfers:
             found[f"sync/{one.way}/seconds"] = one.seconds
             found[f"sync/{one.way}/gb_per_s"] = one.gb_per_s
@@ -199,31 +179,25 @@ class Report:
         options: Mapping[str, Any] | None = None,
         out: IO[str] | None = None,
     ) -> None:
-        if unknown := set(log) - set(LOGS):
-            raise InvalidArgument(f"--log {min(unknown)}: allowed are {', '.join(LOGS)}")
         self.history: list[Iteration] = []
         self._spans: list[dict[str, Any]] = []
         self._written = 0  # Of them, into the file.
         self._spans_lock = threading.Lock()
         self._console = Console(out)
-        self._files: tuple[Lines, Lines, Lines] | None = None
+        self._files: dict[str, Lines] = {}
         self._sinks: list[Sink] = []
         if folder is not None:
-            self._open(pathlib.Path(folder), resume_from, log, run_id, options or {})
-        elif log:
-            raise InvalidArgument(f"--log {min(log)} needs a folder for the run; give --output")
+            path = pathlib.Path(folder)
+            self._open(path, resume_from)
+            if "tensorboard" in log:
+                self._sinks.append(tensorboard(path / "tensorboard", (resume_from or 0) + 1))
+            if "wandb" in log:
+                self._sinks.append(wandb(path, run_id, options or {}))
         # One clock over all parts of a run, without the time between them.
         self.clock = Clock(Clock.reading() - max((one["end"] for one in self._spans), default=0.0))
         self.timeline = Timeline("trainer-0", self.clock)
 
-    def _open(
-        self,
-        folder: pathlib.Path,
-        resume_from: int | None,
-        log: Collection[str],
-        run_id: str,
-        options: Mapping[str, Any],
-    ) -> None:
+    def _open(self, folder: pathlib.Path, resume_from: int | None) -> None:
         check_folder(folder, resume_from is not None)
         last = resume_from or 0
         try:
@@ -234,52 +208,46 @@ class Report:
             self._spans = keep_lines(folder / TIMELINE, lambda entry: _is_past(entry, last, end))
             self._written = len(self._spans)
             keep_lines(folder / SAMPLES, lambda entry: entry["iteration"] <= last)
-            self._files = (Lines(folder / ITERATIONS), Lines(folder / TIMELINE), Lines(folder / SAMPLES))
+            self._files = {name: Lines(folder / name) for name in (ITERATIONS, TIMELINE, SAMPLES)}
         except OSError as error:
             raise InvalidArgument(
                 f"{folder} cannot be written: {error.strerror}; name another --output, or make room there"
             ) from None
-        if "tensorboard" in log:
-            self._sinks.append(tensorboard(folder / "tensorboard", last + 1))
-        if "wandb" in log:
-            self._sinks.append(wandb(folder, run_id, options))
+
+    def _write(self, name: str, *entries: Mapping[str, Any]) -> None:
+        if name in self._files:
+            self._files[name].write(*entries)
 
     def iteration(self, row: Iteration) -> None:
         """An iteration is over: a line on the console and in each file, with the events so far."""
         self.events(self.timeline.take())
         self.history.append(row)
         self._console.iteration(row)
-        if self._files is not None:
-            self._files[0].write({**row.as_json(), "at_s": self.clock.now()})
+        self._write(ITERATIONS, {**asdict(row), "at_s": self.clock.now()})
         self.flush()
         for sink in self._sinks:
             sink.write(row.iteration, row.scalars())
 
-    def events(self, entries: Iterable[Any]) -> int:
-        """Spans that other processes sent (`Timeline.take`); returns how many were malformed and dropped.
+    def events(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Spans of this or another process (`Timeline.take`); malformed ones are refused before.
 
         They are written with the next iteration: who tells of them does not wait for the disk.
         """
-        entries = list(entries)
-        good = [dict(entry) for entry in entries if well_formed(entry)]
         with self._spans_lock:
-            self._spans += good
-        return len(entries) - len(good)
+            self._spans += entries
 
     def flush(self) -> None:
         """Writes the spans that have come."""
         with self._spans_lock:
             new = self._spans[self._written :]
             self._written += len(new)
-        if self._files is not None:
-            self._files[1].write(*new)
+        self._write(TIMELINE, *new)
 
     def samples(self, found: Sequence[Sample]) -> None:
         """Into the file, and the first of them above the console's next header."""
         if found:
             self._console.sample(found[0])
-        if self._files is not None:
-            self._files[2].write(*map(asdict, found))
+        self._write(SAMPLES, *map(asdict, found))
 
     def message(self, text: str) -> None:
         """A line between those of the table."""
@@ -292,9 +260,11 @@ class Report:
         if lines := summary(self.history, hidden_share(self._spans)):
             self._console.show("", *lines)
         self.history = []
-        for one in (*self._sinks, *(self._files or ())):
-            one.close()
-        self._sinks, self._files = [], None
+        for sink in self._sinks:
+            sink.close()
+        for file in self._files.values():
+            file.close()
+        self._sinks, self._files = [], {}
 
     def __enter__(self) -> Report:
         return self

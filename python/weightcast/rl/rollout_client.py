@@ -11,22 +11,10 @@ import threading
 import time
 from typing import Any
 
-from .. import InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable, job_token
-from .rollout_protocol import (
-    BEATS_IN_A_LEASE,
-    LENGTH,
-    MOST_BYTES,
-    Handshake,
-    Item,
-    host_and_port,
-    length_of,
-    new_nonce,
-    nonce_of,
-    other_release,
-    pack,
-    printable,
-    unpack,
-)
+from .. import Error, InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable, job_token
+from . import rollout_protocol as protocol
+from .failures import other_release
+from .rollout_protocol import Handshake, Inbox, Item
 from .sequence import Sequence
 from .timeline import Clock
 
@@ -56,22 +44,23 @@ class RolloutClient:
         self._closed = False
         deadline = time.monotonic() + timeout
         while True:
-            self._in = bytearray()
+            self._inbox = Inbox()
             self._socket = self._connect(deadline)
             try:
                 self.clock = self._introduce(name, role, deadline)
                 break
-            except BaseException as error:
+            except EOFError:
                 self._socket.close()
-                if isinstance(error, EndOfRun) or not isinstance(error, Unavailable):
-                    raise
                 time.sleep(_TRY_AGAIN)  # The queue had no place free.
+            except BaseException:
+                self._socket.close()
+                raise
         self._thread = threading.Thread(target=self._run, name="wc-rl-client", daemon=True)
         self._thread.start()
 
     def _connect(self, deadline: float) -> socket.socket:
         try:
-            place = host_and_port(self._address)
+            place = protocol.host_and_port(self._address)
         except ValueError:
             raise InvalidArgument(f"--rollout_queue is {self._address!r}; give host:port") from None
         while (left := deadline - time.monotonic()) > 0:
@@ -91,9 +80,9 @@ class RolloutClient:
 
     def _introduce(self, name: str, role: str, deadline: float) -> Clock:
         """Each side proves its job token to the other. Returns a clock that counts like trainer 0's."""
-        nonce = new_nonce()
+        nonce = protocol.new_nonce()
         self._send(type="hello", name=name, role=role, nonce=nonce)
-        handshake = Handshake(name, role, nonce, nonce_of(self._answer("challenge", deadline)))
+        handshake = Handshake(name, role, nonce, protocol.nonce_of(self._answer("challenge", deadline)))
         # Not from the hello on: that may have waited for the queue to be opened.
         sent = Clock.reading()
         self._send(type="proof", proof=handshake.proof(self._token, "client"))
@@ -155,25 +144,20 @@ class RolloutClient:
     def _run(self) -> None:
         try:
             self._heard = time.monotonic()
+            beat = self._lease / protocol.BEATS_IN_A_LEASE
             while not self._closed:
-                message = self._receive(self._lease / BEATS_IN_A_LEASE)
+                message = self._receive(beat)
                 # Only now: what came while this thread had no turn has kept the lease.
                 if time.monotonic() - self._heard > self._lease:
                     raise self._gone(f"missed heartbeats for {self._lease:g} s")
                 if message is not None and message["type"] != "alive":
                     self._orders.put(message)
-                due = time.monotonic() - self._said >= self._lease / BEATS_IN_A_LEASE
-                if due and not self._sending.locked():  # What is being sent says it too.
+                # What is being sent says it too.
+                if time.monotonic() - self._said >= beat and not self._sending.locked():
                     self._send(type="alive")
-        except (EndOfRun, PeerDead, ProtocolError, InvalidArgument) as error:
-            self._fail(error)
-        except Exception:
-            self._fail(self._gone("has closed the connection"))
-
-    def _fail(self, error: Exception) -> None:
-        """It is raised where the process works."""
-        self._failure = error
-        self._orders.put(error)
+        except Exception as error:  # It is raised where the process works.
+            self._failure = error if isinstance(error, Error) else self._gone("has closed the connection")
+            self._orders.put(self._failure)
 
     def _gone(self, how: str) -> PeerDead:
         return PeerDead(
@@ -181,57 +165,42 @@ class RolloutClient:
         )
 
     def _receive(self, timeout: float) -> dict[str, Any] | None:
-        """The queue's next message, if it does not end everything; None: there is none in this time."""
+        """The queue's next message, if it does not end everything; None: there is none in this time.
+
+        Raises EOFError when the connection has ended.
+        """
         deadline = time.monotonic() + timeout
-        while (message := self._message()) is None:
-            poller = select.poll()
-            poller.register(self._socket, select.POLLIN)
-            if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                return None
-            try:
-                more = self._socket.recv(_MOST_AT_ONCE)
-            except OSError as error:
-                raise Unavailable(
-                    f"the connection to the rollout queue {self._address} has ended: {error.strerror}; "
-                    "the log of trainer 0 says why"
-                ) from None
-            if not more:
-                raise Unavailable(
-                    f"the rollout queue {self._address} has closed the connection; "
-                    "the log of trainer 0 says why"
-                )
-            self._heard = time.monotonic()
-            self._in += more
+        try:
+            while (message := self._inbox.next()) is None:
+                poller = select.poll()
+                poller.register(self._socket, select.POLLIN)
+                if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    return None
+                self._inbox.add(self._read())
+        except ProtocolError as error:
+            raise ProtocolError(f"the rollout queue {self._address}: {error}") from None
         if message["type"] == "end":
             raise EndOfRun(str(message.get("reason") or ""))
         if message["type"] == "refused":
-            reason = printable(str(message.get("reason")))
+            reason = protocol.printable(str(message.get("reason")))
             raise InvalidArgument(f"the rollout queue {self._address} refuses this process: {reason}")
         return message
 
-    def _message(self) -> dict[str, Any] | None:
-        """One that has come whole."""
+    def _read(self) -> bytes:
+        """What is here."""
         try:
-            data = self._whole()
-            return None if data is None else unpack(data)
-        except ProtocolError as error:
-            raise ProtocolError(f"the rollout queue {self._address}: {error}") from None
-
-    def _whole(self) -> bytes | None:
-        """The bytes of a message that has come whole."""
-        if len(self._in) < LENGTH.size:
-            return None
-        end = LENGTH.size + length_of(bytes(self._in[: LENGTH.size]), MOST_BYTES)
-        if len(self._in) < end:
-            return None
-        found = bytes(self._in[LENGTH.size : end])
-        del self._in[:end]
+            found = self._socket.recv(_MOST_AT_ONCE)
+        except OSError:
+            raise EOFError from None
+        if not found:
+            raise EOFError
+        self._heard = time.monotonic()
         return found
 
     def _send(self, **message: Any) -> None:
         """Waits until it is sent. Where the queue has ended, what it has said before is not lost: `next`
         finds it, or that there is nothing."""
-        data = memoryview(pack(message))
+        data = memoryview(protocol.pack(message))
         with self._sending:
             self._said = time.monotonic()
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import logging
 import os
@@ -16,24 +17,16 @@ import random
 import resource
 import socket
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from .. import Permission, ProtocolError, Unavailable
-from .rollout_protocol import (
-    LENGTH,
-    Handshake,
-    host_and_port,
-    length_of,
-    other_release,
-    pack,
-    printable,
-    unpack,
-)
+from .failures import other_release
+from .rollout_protocol import LENGTH, Handshake, Inbox, host_and_port, pack, printable
 
 _log = logging.getLogger("weightcast.rl")
 _MOST_BYTES = 2048  # In a stranger's message.
+_MOST_AT_ONCE = LENGTH.size + _MOST_BYTES
 _MOST_STRANGERS = 64  # Connections, or an eighth of the descriptors where that is less.
 _SECONDS = 2.0  # For the proof.
 _ACCEPTED_AT_ONCE = 16
@@ -69,24 +62,23 @@ class Stranger:
         self.socket = connected
         self.address = address
         connected.setblocking(False)
-        self._in = b""
+        self._inbox = Inbox(_MOST_BYTES)
 
-    def hear(self) -> bytes:
-        """A message that is here. Raises OSError, or ProtocolError."""
-        if not self._in:
-            self._in = self.socket.recv(LENGTH.size + _MOST_BYTES)
-        if not self._in:
+    def hear(self) -> dict[str, Any]:
+        """A message that is here. Raises OSError, EOFError or ProtocolError."""
+        if self._inbox.empty:
+            self._inbox.add(self.socket.recv(_MOST_AT_ONCE))
+        if self._inbox.empty:
             raise EOFError
-        end = LENGTH.size + length_of(self._in[: LENGTH.size].ljust(LENGTH.size, b"\0"), _MOST_BYTES)
-        if len(self._in) < end:
+        message = self._inbox.next()
+        if message is None:
             raise other_release("its message came in pieces")
-        message, self._in = self._in[LENGTH.size : end], self._in[end:]
         return message
 
     async def wait(self) -> None:
         """Until something is here."""
-        if not self._in:
-            self._in = await asyncio.get_running_loop().sock_recv(self.socket, LENGTH.size + _MOST_BYTES)
+        if self._inbox.empty:
+            self._inbox.add(await asyncio.get_running_loop().sock_recv(self.socket, _MOST_AT_ONCE))
 
     def say(self, **message: object) -> None:
         """What is said to it always fits the socket's buffer, or it takes nothing."""
@@ -94,6 +86,7 @@ class Stranger:
             self.socket.send(pack(message))
 
 
+@dataclasses.dataclass(eq=False, repr=False)  # The token is shown nowhere.
 class Listener:
     """Of one event loop.
 
@@ -101,22 +94,19 @@ class Listener:
     greet: answers a hello, or raises ProtocolError. admit: has the connection after the proof.
     """
 
-    def __init__(
-        self,
-        bind: str,
-        token: bytes,
-        *,
-        anywhere: bool,
-        greet: Callable[[dict[str, Any]], Handshake],
-        admit: Callable[[Handshake, socket.socket], Awaitable[None]],
-    ) -> None:
+    bind: str
+    token: bytes
+    anywhere: bool
+    greet: Callable[[dict[str, Any]], Handshake]
+    admit: Callable[[Handshake, socket.socket], Awaitable[None]]
+
+    def __post_init__(self) -> None:
         self.refusals = Refusals()
         self.strangers: dict[Stranger, asyncio.Task] = {}
-        self._token, self._greet, self._admit = token, greet, admit
         self._tasks: set[asyncio.Task] = set()
         self._most = min(_MOST_STRANGERS, _descriptors() // 8)
         self._ended = False
-        self._listener = _listen(bind, anywhere)
+        self._listener = _listen(self.bind, self.anywhere)
         self.port: int = self._listener.getsockname()[1]
 
     async def accept(self) -> None:
@@ -149,7 +139,7 @@ class Listener:
     def _meet(self, stranger: Stranger) -> None:
         """The kernel passes on connections with their first bytes, and a hello is there at once."""
         with self._refusing(stranger):
-            known = self._greet(unpack(stranger.hear()))
+            known = self.greet(stranger.hear())
             if len(self.strangers) >= self._most:
                 # At random: a stranger that fills all places cannot choose whose is lost.
                 self.strangers.pop(random.choice(list(self.strangers))).cancel()
@@ -163,7 +153,7 @@ class Listener:
         with self._refusing(stranger):
             try:
                 await asyncio.wait_for(stranger.wait(), _SECONDS)
-                known.check(self._token, "client", unpack(stranger.hear()))
+                known.check(self.token, "client", stranger.hear())
                 admitted = True
             except asyncio.CancelledError:
                 if self._ended:
@@ -173,7 +163,7 @@ class Listener:
                 self.strangers.pop(stranger, None)
         if admitted:
             with contextlib.suppress(OSError):  # It has ended.
-                await self._admit(known, stranger.socket)
+                await self.admit(known, stranger.socket)
 
     @contextlib.contextmanager
     def _refusing(self, stranger: Stranger) -> Iterator[None]:
@@ -215,18 +205,6 @@ def _descriptors() -> int:
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
-_listeners: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def _let_go() -> None:
-    """A forked child must not keep the port after this process has ended."""
-    for listener in list(_listeners):
-        listener.close()
-
-
-os.register_at_fork(after_in_child=_let_go)
-
-
 def _listen(bind: str, anywhere: bool) -> socket.socket:
     try:
         host, port = host_and_port(bind)
@@ -245,7 +223,8 @@ def _listen(bind: str, anywhere: bool) -> socket.socket:
             f"the rollout queue cannot listen on {bind}: {error}; choose another --rollout_queue"
         ) from None
     listener.setblocking(False)
-    _listeners.add(listener)
+    # A forked child must not keep the port after this process has ended.
+    os.register_at_fork(after_in_child=listener.close)
     # Who says nothing is not even accepted; an honest hello comes with the connection.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, round(_SECONDS))
     return listener

@@ -26,6 +26,7 @@ from typing import Any, Literal
 import msgpack
 
 from .. import InvalidArgument, ProtocolError
+from .failures import other_release
 
 MOST_BYTES = 64 << 20
 LENGTH = struct.Struct(">I")
@@ -62,11 +63,6 @@ class Item:
         return self.iteration, self.number
 
 
-def other_release(what: str) -> ProtocolError:
-    """Of what no process of this release sends."""
-    return ProtocolError(f"{what}; use one release of weightcast in all processes")
-
-
 def item_of(message: dict[str, Any]) -> Item:
     """Raises ProtocolError for what no queue sends."""
     try:
@@ -87,14 +83,6 @@ def pack(message: dict[str, Any]) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def length_of(head: bytes, most: int) -> int:
-    """Of the message behind it. Raises ProtocolError for one that is too long."""
-    (length,) = LENGTH.unpack(head)
-    if length > most:
-        raise other_release(f"a message has {length} bytes, more than the {most} that are allowed")
-    return length
-
-
 def unpack(data: bytes) -> dict[str, Any]:
     """Without its length. Raises ProtocolError for what no `pack` makes."""
     try:
@@ -104,6 +92,34 @@ def unpack(data: bytes) -> dict[str, Any]:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise other_release("a message is not a map with a type")
     return message
+
+
+class Inbox:
+    """What has come of messages on a connection. most: bytes that one of them may have."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most, self._data = most, bytearray()
+
+    @property
+    def empty(self) -> bool:
+        return not self._data
+
+    def add(self, data: bytes) -> None:
+        self._data += data
+
+    def next(self) -> dict[str, Any] | None:
+        """A message that has come whole. Raises ProtocolError for what no `pack` makes."""
+        if len(self._data) < LENGTH.size:
+            return None
+        (length,) = LENGTH.unpack_from(self._data)
+        if length > self._most:
+            raise other_release(f"a message has {length} bytes, more than the {self._most} that are allowed")
+        end = LENGTH.size + length
+        if len(self._data) < end:
+            return None
+        message = unpack(bytes(self._data[LENGTH.size : end]))
+        del self._data[:end]
+        return message
 
 
 def number_of(message: dict[str, Any], name: str) -> int:

@@ -14,29 +14,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import ProtocolError, TimedOut, job_token
-from .failures import in_one_line
+from . import rollout_protocol as protocol
+from .failures import in_one_line, other_release
 from .rollout_listener import Listener
-from .rollout_protocol import (
-    BEATS_IN_A_LEASE,
-    LENGTH,
-    MOST_BYTES,
-    Handshake,
-    Item,
-    length_of,
-    new_nonce,
-    nonce_of,
-    number_of,
-    other_release,
-    pack,
-    unpack,
-)
+from .rollout_protocol import Handshake, Inbox, Item, number_of
 from .sequence import Sequence
 from .timeline import Clock, host_identity
 
 _log = logging.getLogger("weightcast.rl")
 _LAST_WORDS = 1.0  # Seconds for the end to reach everyone.
-_MOST_UNSENT = 2 * MOST_BYTES
-_MOST_AT_ONCE = 1 << 18  # Bytes of a message that are read in one step.
+_MOST_UNSENT = 2 * protocol.MOST_BYTES
+_MOST_AT_ONCE = 1 << 18  # Bytes that are read in one step.
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,6 +34,7 @@ class _Peer:
     name: str
     role: str
     writer: asyncio.StreamWriter
+    inbox: Inbox = dataclasses.field(default_factory=Inbox)
     heard: float = dataclasses.field(default_factory=time.monotonic)  # When bytes came last.
     item: Item | None = None
     waits_with: int | None = None  # The version with which an engine waits for work.
@@ -56,22 +45,20 @@ class _Peer:
         if self.writer.transport.get_write_buffer_size() > _MOST_UNSENT:
             self.writer.transport.abort()  # It does not read.
         elif not self.writer.is_closing():
-            self.writer.write(pack(message))
+            self.writer.write(protocol.pack(message))
 
-    async def receive(self, reader: asyncio.StreamReader) -> bytes:
+    async def receive(self, reader: asyncio.StreamReader) -> dict[str, Any]:
         """A message. Raises ProtocolError, or EOFError or OSError when the connection has ended."""
-        head = await reader.readexactly(LENGTH.size)
-        self.heard = time.monotonic()
-        length, found = length_of(head, MOST_BYTES), bytearray()
-        while len(found) < length:
-            more = await reader.read(min(length - len(found), _MOST_AT_ONCE))
+        while (message := self.inbox.next()) is None:
+            more = await reader.read(_MOST_AT_ONCE)
             if not more:
                 raise EOFError
             self.heard = time.monotonic()
-            found += more
-        return bytes(found)
+            self.inbox.add(more)
+        return message
 
 
+@dataclasses.dataclass(eq=False)
 class RolloutQueue:
     """Trainer 0's. One thread of its own has the connections; methods may be called from any thread.
 
@@ -79,20 +66,17 @@ class RolloutQueue:
     it refuses the client.
     """
 
-    def __init__(
-        self,
-        bind: str,
-        *,
-        trainers: int,
-        lease: float,
-        clock: Clock,
-        telemetry: Callable[[str, dict[str, Any]], None],
-    ) -> None:
-        self._trainers, self._lease, self._clock, self._telemetry = trainers, lease, clock, telemetry
+    bind: str
+    _: dataclasses.KW_ONLY
+    trainers: int
+    lease: float
+    clock: Clock
+    telemetry: Callable[[str, dict[str, Any]], None]
+
+    def __post_init__(self) -> None:
         self._peers: list[_Peer] = []
         self._waiting: collections.deque[Item] = collections.deque()
-        self._open: dict[tuple[int, int], Item] = {}  # Those that nobody has brought yet.
-        self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
+        self._items: dict[tuple[int, int], Item] = {}  # Those that no trainer has taken yet.
         self._results: dict[tuple[int, int], list[Sequence]] = {}
         self._token, configured = job_token()
         self._version = -1
@@ -101,9 +85,7 @@ class RolloutQueue:
         self._changed = threading.Condition()
         self._closed = False
         self._beaten = time.monotonic()
-        self._listener = Listener(
-            bind, self._token, anywhere=configured, greet=self._greet, admit=self._admit
-        )
+        self._listener = Listener(self.bind, self._token, configured, greet=self._greet, admit=self._admit)
         self.port = self._listener.port
         self._loop = asyncio.new_event_loop()
         self._woken = asyncio.Event()
@@ -118,11 +100,12 @@ class RolloutQueue:
         first: before what waits already.
         """
         with self._changed:
-            items = list(items)
-            self._waiting = collections.deque([*items, *self._waiting] if first else [*self._waiting, *items])
-            for item in items:
-                self._open[item.key] = item
-                self._expected.setdefault((item.iteration, item.trainer), []).append(item.key)
+            new = {item.key: item for item in items}
+            self._items |= new
+            if first:
+                self._waiting.extendleft(reversed(new.values()))
+            else:
+                self._waiting.extend(new.values())
         self._wake()
 
     def announce(self, version: int) -> None:
@@ -143,13 +126,13 @@ class RolloutQueue:
             with self._changed:
                 left = deadline - time.monotonic()
                 ready = self._changed.wait_for(
-                    lambda: self._failure or self._is_whole(iteration, trainer), min(left, self._lease)
+                    lambda: self._failure or self._is_whole(iteration, trainer), min(left, self.lease)
                 )
                 if self._failure:
                     raise self._failure
                 if ready:
                     return self._pop(iteration, trainer)
-                if left <= self._lease:
+                if left <= self.lease:
                     raise TimedOut(
                         f"the rollouts of iteration {iteration} are not here after {timeout:g} s; "
                         f"{self._missing()}"
@@ -163,7 +146,7 @@ class RolloutQueue:
         with self._changed:
             now = time.monotonic()
             return [
-                one.name for one in self._peers if one.role == "inference" and now - one.heard < self._lease
+                one.name for one in self._peers if one.role == "inference" and now - one.heard < self.lease
             ]
 
     def end(self, reason: str = "") -> None:
@@ -186,10 +169,8 @@ class RolloutQueue:
         except Exception as error:
             _log.exception("the rollout queue has failed, which ends the run; start it again")
             with self._changed:
-                self._failure, self._end = (
-                    error,
-                    f"trainer 0: the rollout queue has failed: {in_one_line(error)}",
-                )
+                self._failure = error
+                self._end = f"trainer 0: the rollout queue has failed: {in_one_line(error)}"
                 self._changed.notify_all()
         finally:
             with self._changed:
@@ -227,12 +208,12 @@ class RolloutQueue:
             raise other_release("its hello has no name and role")
         if not name.isprintable():
             raise ProtocolError("its name cannot be printed; give it printable characters only")
-        if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
+        if role == "trainer" and not (name.isdecimal() and int(name) < self.trainers):
             raise ProtocolError(
-                f"there is no trainer {name[:32]!r} among {self._trainers}; "
+                f"there is no trainer {name[:32]!r} among {self.trainers}; "
                 "give all processes the same --num_training"
             )
-        return Handshake(name, role, nonce_of(hello), new_nonce())
+        return Handshake(name, role, protocol.nonce_of(hello), protocol.new_nonce())
 
     async def _admit(self, known: Handshake, connected: socket.socket) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -245,7 +226,7 @@ class RolloutQueue:
                 other.send(type="refused", reason=reason)
                 self._lose(other, "it has been started again")
             self._peers.append(peer)
-        clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
+        clock = {"start": self.clock.start, "reading": Clock.reading(), "host": host_identity()}
         peer.send(type="welcome", proof=known.proof(self._token, "server"), **clock)
         await self._listen_to(peer, reader)
 
@@ -254,9 +235,9 @@ class RolloutQueue:
         reason = ""
         try:
             while True:
-                data = await peer.receive(reader)
+                message = await peer.receive(reader)
                 with self._changed:
-                    self._on(peer, unpack(data))
+                    self._on(peer, message)
                 self._woken.set()
                 await asyncio.sleep(0)  # Others have their turn, and so have heartbeats.
         except (OSError, EOFError):
@@ -293,27 +274,27 @@ class RolloutQueue:
             raise other_release(f"it sent a message of type '{kind[:32]}', which no {peer.role} sends")
         telemetry = message.get("telemetry")
         if isinstance(telemetry, dict) and telemetry:
-            self._telemetry(peer.name, telemetry)
+            self.telemetry(peer.name, telemetry)
 
     def _on_done(self, message: dict[str, Any]) -> None:
         key = number_of(message, "iteration"), number_of(message, "number")
-        item = self._open.get(key)
-        if item is None:
+        item = self._items.get(key)
+        if item is None or key in self._results:
             return  # Another has brought it.
         sequences = message.get("sequences")
         if not isinstance(sequences, list) or len(sequences) != len(item.prompts) * item.samples:
             raise other_release("an item came back with another number of sequences")
         self._results[key] = [Sequence.unpack(one) for one in sequences]
-        del self._open[key]  # Not before: what is refused goes to another.
         # It may have been taken back from this engine, which was only slow.
-        self._waiting = collections.deque(one for one in self._waiting if one is not item)
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(item)
         for one in self._peers:
             if one.item is item:
                 one.item = None
         self._changed.notify_all()
 
     def _until_beat(self) -> float:
-        return self._beaten + self._lease / BEATS_IN_A_LEASE - time.monotonic()
+        return self._beaten + self.lease / protocol.BEATS_IN_A_LEASE - time.monotonic()
 
     def _beat(self) -> None:
         if self._until_beat() > 0:
@@ -321,8 +302,8 @@ class RolloutQueue:
         self._beaten = now = time.monotonic()
         with self._changed:
             for peer in self._peers:
-                if now - peer.heard > self._lease:
-                    self._take_back(peer, f"{peer.name} missed heartbeats for {self._lease:g} s")
+                if now - peer.heard > self.lease:
+                    self._take_back(peer, f"{peer.name} missed heartbeats for {self.lease:g} s")
                 peer.send(type="alive")
 
     def _take_back(self, peer: _Peer, reason: str) -> None:
@@ -357,16 +338,25 @@ class RolloutQueue:
 
     # --- State; with the lock
 
+    def _share(self, iteration: int, trainer: int) -> list[tuple[int, int]]:
+        """The items of a trainer, by their keys."""
+        wanted = (iteration, trainer)
+        return [key for key, item in self._items.items() if (item.iteration, item.trainer) == wanted]
+
     def _is_whole(self, iteration: int, trainer: int) -> bool:
-        keys = self._expected.get((iteration, trainer))
-        return keys is not None and all(key in self._results for key in keys)
+        share = self._share(iteration, trainer)
+        return bool(share) and all(key in self._results for key in share)
 
     def _pop(self, iteration: int, trainer: int) -> list[list[Sequence]]:
-        return [self._results.pop(key) for key in self._expected.pop((iteration, trainer))]
+        share = self._share(iteration, trainer)
+        for key in share:
+            del self._items[key]
+        return [self._results.pop(key) for key in share]
 
     def _missing(self) -> str:
         away = {peer.item.key: peer.name for peer in self._peers if peer.item is not None}
         names = ", ".join(sorted(set(away.values())))
         advice = f"see the logs of {names}, or raise --timeout" if away else "start engines"
-        items = f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine"
-        return f"{items}, {len(self.engines())} engines are here; {advice}"
+        missing, here = len(self._items) - len(self._results), len(self.engines())
+        waiting = f"{len(self._waiting)} wait for an engine"
+        return f"{missing} items are open, {waiting}, {here} engines are here; {advice}"

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,71 +25,77 @@ from .. import Trainer, __version__
 from . import checkpoint, checkpoint_folder, devices, models
 from .failures import in_one_line
 from .learner import Learner, Objective, linear_decay, make_optimizer
-from .options import Options
 from .publisher import CastPublisher, Changes, Publisher, WaysPublisher
 from .report import Report
 from .rollout_client import RolloutClient
 from .rollout_queue import RolloutQueue
 from .sharding import wrap
-from .start import Place, agree, identity, notices, own_address, start_controller
+from .start import Place, agree, identity, notices, own_address
 from .telemetry import Telemetry
 from .timeline import Timeline
-from .trainer import FromClient, FromQueue, Parts, TrainerLoop
+from .trainer import FromClient, FromQueue, TrainerLoop
 
 _log = logging.getLogger("weightcast.rl")
 
 
-def run_trainer(place: Place) -> None:
-    """Every trainer at once, and the other ranks of the torchrun as `start` has them."""
+def run_trainer(place: Place, controller: str) -> None:
+    """Every trainer at once, and the other ranks of the torchrun as `start` has them.
+
+    controller: its "host:port".
+    """
+    if place.rank == 0:
+        _run_trainer_0(place, controller)
+        return
+    queue, options = agree("", 0), place.options
+    with RolloutClient(
+        queue, name=str(place.rank), role="trainer", lease=options.lease, timeout=options.timeout
+    ) as client:
+        timeline = Timeline(f"trainer-{place.rank}", client.clock)
+        _run_loop(place, _make_loop(place, controller, timeline, FromClient(client, timeline)))
+
+
+def _run_trainer_0(place: Place, controller: str) -> None:
+    options, report = place.options, _open_report(place)
     queue: RolloutQueue | None = None
-    report: Report | None = None
-    controller = start_controller(place)
     try:
-        address = agree(
-            controller.address if controller else place.options.controller, place.roles.controller
+        for one in notices(options, place.loaded):
+            report.message(one)
+        telemetry = Telemetry(report)
+        listen, host = _queue_place(options.rollout_queue)
+        queue = RolloutQueue(
+            listen,
+            trainers=options.num_training,
+            lease=options.lease,
+            clock=report.clock,
+            telemetry=telemetry.on,
         )
-        if place.rank == 0:
-            report = _open_report(place)
-            for one in notices(place.options, place.loaded):
-                report.message(one)
-            telemetry = Telemetry(report)
-            listen, host = _queue_place(place.options.rollout_queue)
-            queue = _open_queue(listen, place.options, report, telemetry)
-            agree(f"{host}:{queue.port}", 0)
-            loop = _make_loop(place, address, report.timeline, FromQueue(queue), queue, report, telemetry)
-            _run_loop(place, loop)
-            queue.end()
-            report.close()
-            _draw(place.options)
-        else:
-            where, options = agree("", 0), place.options
-            with RolloutClient(
-                where, name=str(place.rank), role="trainer", lease=options.lease, timeout=options.timeout
-            ) as client:
-                timeline = Timeline(f"trainer-{place.rank}", client.clock)
-                _run_loop(place, _make_loop(place, address, timeline, FromClient(client, timeline)))
-        if place.options.role == "":
-            dist.barrier()
+        _end_on_sigterm(queue)
+        agree(f"{host}:{queue.port}", 0)
+        more: dict[str, Any] = {"queue": queue, "report": report, "telemetry": telemetry}
+        _run_loop(place, _make_loop(place, controller, report.timeline, FromQueue(queue), **more))
+        queue.end()
+        report.close()
+        if options.plots:
+            from .plots import draw
+
+            with _only_a_report(pathlib.Path(options.plots)):
+                draw(options.output, options.plots)
     except BaseException as error:
         if queue is not None:
             queue.end(f"trainer 0: {in_one_line(error)}")
-        if report is not None:
-            report.flush()
+        report.flush()
         raise
-    finally:
-        if controller is not None:
-            controller.stop()
 
 
 def _run_loop(place: Place, loop: TrainerLoop) -> None:
     try:
         loop.run()
-        loop.parts.rollouts.finish()
+        loop.rollouts.finish()
     finally:
-        loop.parts.publisher.close()
+        loop.publisher.close()
     if place.options.export_hf:
         tokenizer = getattr(place.loaded.tokenizer, "_tokenizer", None)
-        checkpoint.export_hf(loop.parts.module, tokenizer, place.options.export_hf, place.group)
+        checkpoint.export_hf(loop.module, tokenizer, place.options.export_hf, place.group)
     else:
         dist.barrier(place.group)
 
@@ -111,18 +118,6 @@ def _hides_us(host: str) -> bool:
         return socket.gethostbyname(host).startswith("127.")
     except OSError:
         return False  # Listening fails, and says why.
-
-
-def _open_queue(listen: str, options: Options, report: Report, telemetry: Telemetry) -> RolloutQueue:
-    queue = RolloutQueue(
-        listen,
-        trainers=options.num_training,
-        lease=options.lease,
-        clock=report.clock,
-        telemetry=telemetry.on,
-    )
-    _end_on_sigterm(queue)
-    return queue
 
 
 def _end_on_sigterm(queue: RolloutQueue) -> None:
@@ -148,41 +143,31 @@ def _end_on_sigterm(queue: RolloutQueue) -> None:
 
 
 def _make_loop(
-    place: Place,
-    controller: str,
-    timeline: Timeline,
-    rollouts: FromQueue | FromClient,
-    queue: RolloutQueue | None = None,
-    report: Report | None = None,
-    telemetry: Telemetry | None = None,
+    place: Place, controller: str, timeline: Timeline, rollouts: FromQueue | FromClient, **more: Any
 ) -> TrainerLoop:
+    """more: what trainer 0 has beside the others."""
     options, group, model = place.options, place.group, place.loaded.model
-    reference = _frozen(copy.deepcopy(model), place) if options.kl_coefficient else None
+    reference: torch.nn.Module | None = None
+    if options.kl_coefficient:  # As the policy is at the start, and sharded where it is.
+        reference = copy.deepcopy(model).requires_grad_(False)
+        reference = wrap(reference, "fsdp2", group) if options.trainer == "fsdp2" else reference
     module = wrap(model, options.trainer, group)
-    modules = {"model": module}
+    modules: dict[str, torch.nn.Module] = {"model": module}
     if options.algorithm == "ppo":
         head = models.ValueHead(model.config.hidden_size).to(place.device)
         modules["value"] = wrap(head, options.trainer, group)
     optimizer = make_optimizer(module, modules.get("value"), options.learning_rate)
+    state: dict[str, Any] = {"options": identity(options), "modules": modules, "optimizers": [optimizer]}
+    state["group"] = group
     first, run_id = 1, secrets.token_hex(8)
     if place.resumed is not None:
-        found = checkpoint.load(
-            place.resumed, options=identity(options), modules=modules, optimizers=[optimizer], group=group
-        )
+        found = checkpoint.load(place.resumed, **state)
         first, run_id = found.iteration + 1, found.run_id
 
     def save(iteration: int, version: int) -> None:
-        checkpoint.save(
-            place.checkpoints,
-            iteration=iteration,
-            version=version,
-            run_id=run_id,
-            options=identity(options),
-            modules=modules,
-            optimizers=[optimizer],
-            group=group,
-        )
+        checkpoint.save(place.checkpoints, iteration=iteration, version=version, run_id=run_id, **state)
 
+    decay = linear_decay(options.learning_rate, options.rl_iterations)
     learner = Learner(
         module,
         optimizer,
@@ -192,46 +177,33 @@ def _make_loop(
         group=group,
         pad=place.loaded.tokenizer.pad,
         seed=options.seed,
-        learning_rate=linear_decay(options.learning_rate, options.rl_iterations)
-        if options.lr_decay
-        else None,
+        learning_rate=decay if options.lr_decay else None,
     )
+    wire: torch.dtype = getattr(torch, options.engine_dtype)
+    changes = Changes(module, wire, group if options.trainer == "ddp" else None)
     return TrainerLoop(
-        Parts(
-            options=options,
-            rank=place.rank,
-            module=module,
-            learner=learner,
-            publisher=_make_publisher(
-                place, controller, module, report.message if report else lambda line: None
-            ),
-            changes=None
-            if options.sync == "none"
-            else Changes(module, _wire(options), group if options.trainer == "ddp" else None),
-            rollouts=rollouts,
-            task=place.task,
-            tokenizer=place.loaded.tokenizer,
-            timeline=timeline,
-            wire=_wire(options),
-            queue=queue,
-            report=report,
-            telemetry=telemetry,
-            save=save if options.checkpoint_dir else None,
-        ),
+        options=options,
+        rank=place.rank,
+        module=module,
+        learner=learner,
+        publisher=_make_publisher(place, controller, module, wire, more.get("report")),
+        changes=None if options.sync == "none" else changes,
+        rollouts=rollouts,
+        task=place.task,
+        tokenizer=place.loaded.tokenizer,
+        timeline=timeline,
+        wire=wire,
+        save=save if options.checkpoint_dir else None,
         first=first,
+        **more,
     )
-
-
-def _frozen(model: torch.nn.Module, place: Place) -> torch.nn.Module:
-    """The reference: as it was at the start, sharded where the policy is."""
-    model.requires_grad_(False)
-    return wrap(model, "fsdp2", place.group) if place.options.trainer == "fsdp2" else model
 
 
 def _make_publisher(
-    place: Place, controller: str, module: torch.nn.Module, show: Callable[[str], None]
+    place: Place, controller: str, module: torch.nn.Module, wire: torch.dtype, report: Report | None
 ) -> Publisher:
     options = place.options
+    show: Callable[[str], None] = report.message if report else lambda line: None
     cast: CastPublisher | None = None
     if options.uses_weightcast:
         worker = Trainer(
@@ -241,11 +213,7 @@ def _make_publisher(
     if not place.ways:
         return cast or Publisher()
     engines = len(place.roles.engines)
-    return WaysPublisher(place.ways, module, place.ready, engines, _wire(options), first=cast, show=show)
-
-
-def _wire(options: Options) -> torch.dtype:
-    return getattr(torch, options.engine_dtype)
+    return WaysPublisher(place.ways, module, place.ready, engines, wire, first=cast, show=show)
 
 
 # --- The report
@@ -270,14 +238,6 @@ def _open_report(place: Place) -> Report:
     with _only_a_report(folder / "run.json"):
         (folder / "run.json").write_text(text + "\n")
     return report
-
-
-def _draw(options: Options) -> None:
-    if options.plots:
-        from .plots import draw
-
-        with _only_a_report(pathlib.Path(options.plots)):
-            draw(pathlib.Path(options.output), pathlib.Path(options.plots))
 
 
 @contextlib.contextmanager

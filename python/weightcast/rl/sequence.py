@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ProtocolError
+from .failures import other_release
 
 _PARTS = {"prompt": "<i4", "tokens": "<i4", "logprobs": "<f4", "versions": "<i4"}
 
@@ -43,12 +43,7 @@ class Sequence:
         try:
             one = cls(**{name: np.frombuffer(packed[name], kind).tolist() for name, kind in _PARTS.items()})
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise ProtocolError(
-                f"a rollout is malformed: {error}; use one release of weightcast in all processes"
-            ) from None
+            raise other_release(f"a rollout is malformed: {error}") from None
         if not one.prompt or not len(one.tokens) == len(one.logprobs) == len(one.versions) > 0:
-            raise ProtocolError(
-                "a rollout has no prompt, no token, or not as many numbers as tokens; "
-                "use one release of weightcast in all processes"
-            )
+            raise other_release("a rollout has no prompt, no token, or not as many numbers as tokens")
         return one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -53,11 +55,16 @@ def in_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
+def with_tied(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The module's state, each tensor changed; what is tied is one tensor here too."""
+    state = plain(module).state_dict(keep_vars=True)
+    made = {id(one): change(one.detach()) for one in state.values()}
+    return {name: made[id(one)] for name, one in state.items()}
+
+
 def cast_tensors(module: nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """The module's state as engines of this dtype hold it; what is tied is one tensor here too."""
-    state = plain(module).state_dict(keep_vars=True)
-    made = {id(one): in_dtype(one.detach(), dtype) for one in state.values()}
-    return {name: made[id(one)] for name, one in state.items()}
+    return with_tied(module, lambda one: in_dtype(one, dtype))
 
 
 def hashes_of(tensor: torch.Tensor) -> tuple[int, int]:

@@ -77,17 +77,23 @@ def run(options: Options) -> None:
         device = devices.device_of(options) if place is None else place.device
         use(device, loaded)
     if place is None:
-        run_engine(options, loaded, options.controller, options.rollout_queue, options.engine or _own_name())
+        name = options.engine or f"{socket.gethostname()}-{os.getpid()}"
+        run_engine(options, loaded, options.controller, options.rollout_queue, name)
         return
     dist.init_process_group("gloo", timeout=_IDLE)
     try:
         if options.role == "":
             _share_token()
         _make_groups(place)
-        if place.roles.of(place.rank) == "trainer":
-            run_trainer(place)
-        else:
-            _run_beside_trainers(place)
+        controller = _start_controller(place)
+        with controller or contextlib.nullcontext():
+            address = agree(controller.address if controller else options.controller, place.roles.controller)
+            if place.roles.of(place.rank) == "trainer":
+                run_trainer(place, address)
+            else:
+                _run_beside_trainers(place, address)
+            if options.role == "":
+                dist.barrier()
     finally:
         dist.destroy_process_group()
 
@@ -108,10 +114,7 @@ def one_rank_speaks() -> Iterator[None]:
 def _place(options: Options, loaded: models.Loaded) -> Place:
     rank, world_size = from_environment("RANK"), from_environment("WORLD_SIZE")
     task = tasks.make(
-        options.task,
-        digits=options.digits,
-        prompts=options.prompts or None,
-        reward=options.reward or None,
+        options.task, digits=options.digits, prompts=options.prompts or None, reward=options.reward or None
     )
     _check_lengths(options, loaded, task)
     roles = roles_of(options, world_size)
@@ -145,26 +148,14 @@ def _check_lengths(options: Options, loaded: models.Loaded, task: tasks.Task) ->
         )
 
 
-def _run_beside_trainers(place: Place) -> None:
-    options, role = place.options, place.roles.of(place.rank)
-    controller = start_controller(place)
-    try:
-        address = agree(controller.address if controller else options.controller, place.roles.controller)
-        queue = agree("", 0)
-        if role == "inference":
-            name = f"rank-{place.rank}"
-            run_engine(options, place.loaded, address, queue, name, ways=place.ways, ready=place.ready)
-        elif role == "idle" and place.rank == place.roles.idle[0]:
-            ranks = ", ".join(map(str, place.roles.idle))
-            print(f"rank {ranks}: nothing to do; waiting for the end", flush=True)
-        dist.barrier()
-    finally:
-        if controller is not None:
-            controller.stop()
-
-
-def _own_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
+def _run_beside_trainers(place: Place, controller: str) -> None:
+    queue, role = agree("", 0), place.roles.of(place.rank)
+    if role == "inference":
+        name = f"rank-{place.rank}"
+        run_engine(place.options, place.loaded, controller, queue, name, ways=place.ways, ready=place.ready)
+    elif role == "idle" and place.rank == place.roles.idle[0]:
+        ranks = ", ".join(map(str, place.roles.idle))
+        print(f"rank {ranks}: nothing to do; waiting for the end", flush=True)
 
 
 def use(device: torch.device, loaded: models.Loaded) -> None:
@@ -297,7 +288,7 @@ def own_address() -> str:
         ) from None
 
 
-def start_controller(place: Place) -> Controller | None:
+def _start_controller(place: Place) -> Controller | None:
     """On the rank that has it; trainer 0 without a rank to spare. None: another has it, it runs already, or
     none is needed."""
     options, roles = place.options, place.roles

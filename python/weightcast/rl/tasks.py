@@ -275,10 +275,8 @@ def make(
         task = FromFile(prompts)
         if reward is None and not task.answered:
             raise InvalidArgument(f"{prompts} has prompts without an answer; give --reward module:function")
-    elif name in ("sort", "text"):
-        task = Sort(digits) if name == "sort" else Text()
     else:
-        raise InvalidArgument(f"there is no task {name!r}; choose sort or text, or give --prompts FILE.jsonl")
+        task = Sort(digits) if name == "sort" else Text()
     if reward is not None:
         task.users_reward = UsersReward(_imported(reward), reward, task.columns([]))
     return task

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from .. import Corrupt, ProtocolError, TimedOut
+from .. import Corrupt, TimedOut
+from .failures import other_release
 from .report import Report
 from .timeline import seconds_of, well_formed
 
@@ -32,12 +33,12 @@ class Telemetry:
         """Raises ProtocolError for what no engine tells."""
         spans, digests = telemetry.get("spans") or [], telemetry.get("digests") or {}
         if not isinstance(spans, list) or not all(map(well_formed, spans)):
-            raise ProtocolError("its spans are malformed; use one release of weightcast in all processes")
+            raise other_release("its spans are malformed")
         if not isinstance(digests, dict) or not all(
             isinstance(version, str) and _VERSION.fullmatch(version) and _are_digests(one)
             for version, one in digests.items()
         ):
-            raise ProtocolError("its digests are malformed; use one release of weightcast in all processes")
+            raise other_release("its digests are malformed")
         self._report.events(spans)
         with self._changed:
             for span in spans:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,16 +34,6 @@ from .timeline import Timeline
 _log = logging.getLogger("weightcast.rl")
 
 
-class Rollouts(Protocol):
-    """Where a trainer gets its share of an iteration's rollouts."""
-
-    def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
-        """In the order of the prompts. timeout, check: trainer 0's, as the queue has them."""
-
-    def finish(self) -> None:
-        """No more will be taken."""
-
-
 class FromClient:
     """For the trainers beside trainer 0, which judges for all how long is too long.
 
@@ -53,12 +44,14 @@ class FromClient:
         self._client, self._timeline = client, timeline
 
     def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
+        """This trainer's share of an iteration's rollouts, in the order of the prompts."""
         self._client.want(iteration, {"spans": self._timeline.take()})
         share = self._client.next(math.inf)
         assert share is not None
         return [Sequence.unpack(one) for item in share["items"] for one in item]
 
     def finish(self) -> None:
+        """No more will be taken."""
         self._client.tell({"spans": self._timeline.take()})
 
 
@@ -69,6 +62,7 @@ class FromQueue:
         self._queue = queue
 
     def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
+        """The same; timeout, check: as the queue has them."""
         return [one for item in self._queue.take(iteration, 0, timeout, check) for one in item]
 
     def finish(self) -> None:
@@ -76,15 +70,19 @@ class FromQueue:
 
 
 @dataclass
-class Parts:
-    """What a trainer's loop works with. queue, report, telemetry: trainer 0's, None elsewhere."""
+class TrainerLoop:
+    """Runs `options.rl_iterations` iterations, from `first` on.
+
+    queue, report, telemetry: trainer 0's, None elsewhere. save: called with (iteration, version) when a
+    checkpoint is due.
+    """
 
     options: Options
     rank: int
     module: nn.Module  # As it is registered: with DDP's or FSDP2's wrapping.
     learner: Learner
     publisher: Publisher
-    rollouts: Rollouts
+    rollouts: FromQueue | FromClient
     task: Task
     tokenizer: Tokenizer
     timeline: Timeline
@@ -93,65 +91,52 @@ class Parts:
     queue: RolloutQueue | None = None
     report: Report | None = None
     telemetry: Telemetry | None = None
-    save: Any = None  # Called with (iteration, version) when a checkpoint is due.
+    save: Callable[[int, int], None] | None = None
+    first: int = 1
 
-
-@dataclass
-class _Times:
-    """Seconds of an iteration so far, by kind."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def of(self, kind: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
-
-
-class TrainerLoop:
-    """Runs `parts.options.rl_iterations` iterations, from the one after `first` - 1."""
-
-    def __init__(self, parts: Parts, *, first: int = 1) -> None:
-        self.parts = parts
-        self._options = parts.options
-        self._first = first
+    def __post_init__(self) -> None:
         self._version = -1
         self._transfers: list[Transfer] = []
         self._metrics: dict[str, float] = {}  # Of these transfers.
-        self._times = _Times()
+        self._seconds: dict[str, float] = collections.defaultdict(float)  # Of an iteration so far, by kind.
         self._evaluation: float | None = None
-        self._offered = first - 1  # The last iteration whose work is handed out.
+        self._offered = self.first - 1  # The last iteration whose work is handed out.
 
     def run(self) -> None:
-        options = self._options
-        self._publish(self._version_before(self._first))
+        options = self.options
+        self._publish(self._version_before(self.first))
         self._settle()
-        if self._first == 1 and options.eval_every:
+        if self.first == 1 and options.eval_every:
             self._evaluate(0)
-        self._offer_until(self._first)
+        self._offer_until(self.first)
         # Engines work ahead as far as their rollouts may be behind.
         ahead = max(1, options.max_staleness) if options.mode == "async" else 0
-        end = self.parts.timeline.clock.now()
-        for iteration in range(self._first, options.rl_iterations + 1):
+        end = self.timeline.clock.now()
+        for iteration in range(self.first, options.rl_iterations + 1):
             self._offer_until(iteration + ahead)
             row = self._iterate(iteration)
             self._offer_until(iteration + 1)
-            now = self.parts.timeline.clock.now()
+            now = self.timeline.clock.now()
             self._report(iteration, row, now - end)
             end = now
+
+    @contextlib.contextmanager
+    def _timed(self, kind: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self._seconds[kind] += time.monotonic() - start
 
     def _version_before(self, iteration: int) -> int:
         """The newest version that is published when this iteration begins."""
         done = iteration - 1
-        return 0 if self._options.sync == "none" else done - done % self._options.sync_every
+        return 0 if self.options.sync == "none" else done - done % self.options.sync_every
 
     def _iterate(self, iteration: int) -> dict[str, Any]:
-        options, parts = self._options, self.parts
-        self._times = _Times()
-        with self._times.of("generation"), parts.timeline.span("wait", iteration=iteration):
-            sequences = parts.rollouts.take(iteration, options.timeout, parts.publisher.check)
-        with self._times.of("training"), parts.timeline.span("train", iteration=iteration, version=iteration):
+        options = self.options
+        self._seconds.clear()
+        with self._timed("generation"), self.timeline.span("wait", iteration=iteration):
+            sequences = self.rollouts.take(iteration, options.timeout, self.publisher.check)
+        with self._timed("training"), self.timeline.span("train", iteration=iteration, version=iteration):
             metrics = self._learn(iteration, sequences)
         behind = [iteration - 1 - version for one in sequences for version in one.versions]
         staleness = sum(behind) / len(behind)
@@ -160,7 +145,7 @@ class TrainerLoop:
             self._publish(iteration)
         last = iteration == options.rl_iterations
         evaluate = options.eval_every and (iteration % options.eval_every == 0 or last)
-        save = parts.save is not None and (
+        save = self.save is not None and (
             last or (options.checkpoint_every and iteration % options.checkpoint_every == 0)
         )
         if options.mode == "sync" or evaluate or save or last:
@@ -172,26 +157,27 @@ class TrainerLoop:
 
     def _save(self, iteration: int, last: bool) -> None:
         """A checkpoint that cannot be written ends the run if it is the last: then nothing is kept of it."""
+        assert self.save is not None
         try:
-            self.parts.save(iteration, self._version)
+            self.save(iteration, self._version)
         except Error as error:
             if last:
                 raise
-            if self.parts.rank == 0:
+            if self.rank == 0:
                 _log.warning("%s; the run continues and tries again with the next checkpoint", error)
 
     # --- Rollouts
 
     def _offer_until(self, last: int) -> None:
-        for iteration in range(self._offered + 1, min(last, self._options.rl_iterations) + 1):
+        for iteration in range(self._offered + 1, min(last, self.options.rl_iterations) + 1):
             self._offer(iteration)
             self._offered = iteration
 
     def _offer(self, iteration: int) -> None:
         """Trainer 0 hands out the work of an iteration, every trainer's share."""
-        if self.parts.queue is None:
+        if self.queue is None:
             return
-        options, newest = self._options, self._version_before(iteration)
+        options, newest = self.options, self._version_before(iteration)
         oldest = newest
         if options.mode == "async":
             oldest = max(0, newest - options.max_staleness * options.sync_every)
@@ -205,48 +191,45 @@ class TrainerLoop:
                         iteration=iteration,
                         number=number,
                         trainer=rank,
-                        prompts=[self.parts.tokenizer.encode(text) for text in share[begin : begin + size]],
+                        prompts=[self.tokenizer.encode(text) for text in share[begin : begin + size]],
                         samples=options.samples,
                         seed=item_seed(options.seed, "rollout", iteration, number),
                         oldest=oldest,
                         newest=newest if options.mode == "sync" else 1 << 60,
                     )
                 )
-        self.parts.queue.offer(items)
+        self.queue.offer(items)
 
     def _prompts(self, iteration: int, rank: int) -> list[str]:
         """A trainer's share."""
-        options = self._options
-        texts = self.parts.task.prompts(iteration, options.prompts_of_iteration, options.seed)
+        options = self.options
+        texts = self.task.prompts(iteration, options.prompts_of_iteration, options.seed)
         return texts[options.share_of(rank)]
 
     def _learn(self, iteration: int, sequences: list[Sequence]) -> dict[str, float]:
-        parts = self.parts
         # Not decoded: a tokenizer need not give back the very text.
-        prompts = [
-            text for text in self._prompts(iteration, parts.rank) for _ in range(self._options.samples)
-        ]
-        completions = [parts.tokenizer.decode(one.tokens) for one in sequences]
-        rewards = parts.task.rewards(prompts, completions)
-        if parts.report is not None:
+        prompts = [text for text in self._prompts(iteration, self.rank) for _ in range(self.options.samples)]
+        completions = [self.tokenizer.decode(one.tokens) for one in sequences]
+        rewards = self.task.rewards(prompts, completions)
+        if self.report is not None:
             self._keep_samples(iteration, prompts, completions, rewards)
 
         def before_change() -> None:
-            with self._times.of("transfer"):
-                parts.publisher.wait_sources(self._options.timeout)
+            with self._timed("transfer"):
+                self.publisher.wait_sources(self.options.timeout)
 
-        return parts.learner.step(
-            iteration, sequences, rewards, samples=self._options.samples, before_change=before_change
+        return self.learner.step(
+            iteration, sequences, rewards, samples=self.options.samples, before_change=before_change
         )
 
     def _keep_samples(
         self, iteration: int, prompts: list[str], completions: list[str], rewards: list[float]
     ) -> None:
         """Of different prompts first."""
-        count, samples = self._options.log_samples, self._options.samples
+        count, samples = self.options.log_samples, self.options.samples
         rows = [start + one for one in range(samples) for start in range(0, len(prompts), samples)]
-        assert self.parts.report is not None
-        self.parts.report.samples(
+        assert self.report is not None
+        self.report.samples(
             [
                 Sample(iteration, self._version, prompts[row], completions[row], rewards[row])
                 for row in rows[:count]
@@ -258,50 +241,50 @@ class TrainerLoop:
     def _publish(self, version: int) -> None:
         self._settle()
         self._version = version
-        self._ours = self._digests() if self._options.verify else {}
-        with self._times.of("transfer"), self.parts.timeline.span("publish", version=version):
-            self._start = self.parts.timeline.clock.now()
-            if self.parts.changes is not None:
-                self._changed = self.parts.changes.count()
-            self.parts.publisher.publish(version)
-            if self.parts.queue is not None:
-                self.parts.queue.announce(version)
+        self._ours = self._digests() if self.options.verify else {}
+        with self._timed("transfer"), self.timeline.span("publish", version=version):
+            self._start = self.timeline.clock.now()
+            if self.changes is not None:
+                self._changed = self.changes.count()
+            self.publisher.publish(version)
+            if self.queue is not None:
+                self.queue.announce(version)
 
     def _settle(self) -> None:
         """Waits until the last published version is committed, and checks it if asked to."""
-        with self._times.of("transfer"):
-            transfers = self.parts.publisher.wait(self._options.timeout)
+        with self._timed("transfer"):
+            transfers = self.publisher.wait(self.options.timeout)
         if not transfers:
             return
-        if self.parts.rank == 0:
+        if self.rank == 0:
             end = self._start + sum(one.seconds for one in transfers)
-            self.parts.timeline.add("transfer", self._start, end, version=self._version)
-        if (changes := self.parts.changes) is not None:
+            self.timeline.add("transfer", self._start, end, version=self._version)
+        if (changes := self.changes) is not None:
             counts = {"tensors_changed": self._changed, "tensors": changes.tensors}
             transfers = [replace(one, **counts) for one in transfers]
         self._transfers = transfers
-        if self.parts.telemetry is not None and self.parts.queue is not None and self._options.verify:
-            engines = self.parts.queue.engines
-            compared = self.parts.telemetry.compare(self._version, self._ours, engines, self._options.timeout)
+        if self.telemetry is not None and self.queue is not None and self.options.verify:
+            engines = self.queue.engines
+            compared = self.telemetry.compare(self._version, self._ours, engines, self.options.timeout)
             self._metrics["engines_verified"] = compared
 
     def _digests(self) -> dict[str, str]:
         """Of the gathered parameters, as they are before the publication."""
-        found = whole_tensors(self.parts.module)
-        if self.parts.rank != 0:
+        found = whole_tensors(self.module)
+        if self.rank != 0:
             return {}
-        wire = self.parts.wire
+        wire = self.wire
         return {name: digest_of(in_dtype(one, wire)) for name, one in found.items()}
 
     # --- Evaluation and report
 
     def _evaluate(self, iteration: int) -> float | None:
         """The task's judgement of held-out prompts, greedy, by the engines; trainer 0's, None elsewhere."""
-        queue, task, tokenizer = self.parts.queue, self.parts.task, self.parts.tokenizer
+        queue, task, tokenizer = self.queue, self.task, self.tokenizer
         if queue is None:
             return None
-        prompts = task.held_out(self._options.eval_prompts)
-        size = -(-len(prompts) // self._options.num_inference)
+        prompts = task.held_out(self.options.eval_prompts)
+        size = -(-len(prompts) // self.options.num_inference)
         mark = -1 - iteration  # Evaluations are counted below the iterations.
         items = []
         for begin in range(0, len(prompts), size):
@@ -309,25 +292,24 @@ class TrainerLoop:
             number = len(items)
             items.append(Item(mark, number, 0, tokens, 1, 0, self._version, 1 << 60, greedy=True))
         queue.offer(items, first=True)
-        results = queue.take(mark, 0, self._options.timeout, self.parts.publisher.check)
+        results = queue.take(mark, 0, self.options.timeout, self.publisher.check)
         found = [one for item in results for one in item]
         scores = task.judge(prompts, [tokenizer.decode(one.tokens) for one in found])
         mean = sum(scores) / len(scores)
-        if self.parts.report is not None and iteration == 0:
+        if self.report is not None and iteration == 0:
             said = f"{mean:.1%} of {len(scores)} held-out prompts right"
             if task.judged_by == "reward":
                 said = f"mean reward {mean:.4f} of {len(scores)} held-out prompts"
-            self.parts.report.message(f"before training: {said}")
+            self.report.message(f"before training: {said}")
         return mean
 
     def _report(self, iteration: int, metrics: dict[str, Any], total: float) -> None:
-        report, telemetry = self.parts.report, self.parts.telemetry
+        report, telemetry = self.report, self.telemetry
         if report is None or telemetry is None:
             return
-        seconds = self._times.seconds
-        generation = seconds.get("generation", 0.0)
+        seconds = self._seconds
         generated = telemetry.generation_seconds(iteration)
-        by_accuracy = self.parts.task.judged_by == "accuracy"
+        by_accuracy = self.task.judged_by == "accuracy"
         if self._evaluation is not None and not by_accuracy:
             metrics["eval_reward"] = self._evaluation
         named = {
@@ -338,9 +320,9 @@ class TrainerLoop:
             Iteration(
                 iteration=iteration,
                 version=self._version,
-                training_s=seconds.get("training", 0.0),
-                generation_s=generated if self._options.mode == "async" else generation,
-                transfer_s=seconds.get("transfer", 0.0),
+                training_s=seconds["training"],
+                generation_s=generated if self.options.mode == "async" else seconds["generation"],
+                transfer_s=seconds["transfer"],
                 total_s=total,
                 accuracy=self._evaluation if by_accuracy else None,
                 transfers=tuple(self._transfers),
