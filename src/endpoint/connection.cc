@@ -33,14 +33,15 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
       address_(std::move(proven.address)),
       label_(StrCat(ToString(hello_.identity), " (", address_, ")")),
       imports_([this](transport::RemoteRegion gone) { core_->ReleaseImport(link_, gone); }),
-      grants_([core = core_.get()](auto callback) { core->Later(std::move(callback)); }),
+      grants_([core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); }),
       channel_(std::move(proven.channel)),
       paths_(role_, core_->transports(),
              {hello_.identity.incarnation, label_,
               !hello_.boot_id.empty() && hello_.boot_id == core_->boot_id()},
              PathHooks()),
       sender_({core_->timers(), core_->regions(), imports_,
-               [core = core_.get()](auto callback) { core->Later(std::move(callback)); }, label_}) {}
+               [core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); },
+               label_}) {}
 
 endpoint::Paths::Hooks Connection::State::PathHooks() {
   return {
@@ -81,14 +82,15 @@ void Connection::State::End(Status reason) {
   core_->sockets().Forget(socket_key_);
   // It may be broken: then the peer learns of it in its own way.
   if (channel_.Send({MessageType::kShutdown, endpoint::EncodeOutcome(reason)}).ok()) {
-    core_->Linger(std::move(channel_), /*proven=*/true);
+    core_->lingering().Add(std::move(channel_), /*proven=*/true);
   }
   sender_.EndAll(reason);
   notices_.OnEnd();
   grants_.OnEnd();
   paths_.Close();
   if (transport_ == nullptr) grants_.OnLinkClosed();
-  core_->OnConnectionEnded(keep, reason);
+  core_->connections().OnEnded(keep, reason);
+  if (!was_ready()) core_->connector().OnLost(peer().incarnation, reason);
 }
 
 // --- Control channel ---------------------------------------------------------------------------
@@ -207,7 +209,8 @@ void Connection::State::OnChosen() {
     was_ready_ = true;
   }
   WC_LOG(kInfo, "connected: ", description_);
-  core_->OnConnectionReady(shared_from_this(), role_);
+  core_->connector().OnReady(shared_from_this());
+  core_->connections().OnReady(shared_from_this(), role_);
   for (const uint32_t lane : path.lanes_down) OnLaneDown(lane, "it failed before the transport was chosen");
   if (!path.lost.ok()) On(transport::LinkDown{link_, path.lost});
 }

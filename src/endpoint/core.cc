@@ -1,10 +1,5 @@
 #include "endpoint/core.h"
 
-#include <sys/resource.h>
-#include <sys/socket.h>
-
-#include <algorithm>
-
 #include "base/advice.h"
 #include "base/forks.h"
 #include "base/log.h"
@@ -17,23 +12,6 @@ namespace {
 
 using transport::LinkId;
 using transport::Role;
-
-constexpr Duration kLinger = std::chrono::seconds(1);
-/// At whether a caller inside Connect is to give up.
-constexpr Duration kBetweenLooks = std::chrono::milliseconds(100);
-/// Sockets that linger: at most this many, and no more than their share of the descriptors.
-constexpr size_t kMaxLingering = 1024;
-constexpr size_t kLingeringShare = 16;
-/// Beyond this only peers that have proven themselves are waited for.
-constexpr size_t kMaxUnprovenLingering = 64;
-/// Read from one of them before others have their turn.
-constexpr int kReadsAtOnce = 16;
-
-size_t MostLingering() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxLingering;
-  return std::min<size_t>(kMaxLingering, limit.rlim_cur / kLingeringShare);
-}
 
 }  // namespace
 
@@ -73,71 +51,11 @@ std::vector<NamedTransport> Core::transports() const {
 
 // --- Connections -------------------------------------------------------------------------------
 
-Core::ConnectionState Core::FindLive(Incarnation peer) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = live_.find(peer);
-  return found == live_.end() ? nullptr : found->second;
-}
-
-Core::ConnectionState Core::FindMatching(const Identity& expected) const {
-  if (expected.role.empty() && expected.incarnation == 0) return nullptr;
-  const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(live_.begin(), live_.end(),
-                                  [&](const auto& entry) { return Matches(expected, entry.second->peer()); });
-  return found == live_.end() ? nullptr : found->second;
-}
-
-std::vector<Core::ConnectionState> Core::Live() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<ConnectionState> all;
-  for (const auto& [incarnation, connection] : live_) all.push_back(connection);
-  return all;
-}
-
-Result<Core::ConnectionState> Core::Connect(const std::vector<std::string>& addresses,
-                                            const Identity& expected, TimePoint deadline, std::string key) {
-  WC_RETURN_IF_ERROR(Usable());
-  if (auto existing = FindMatching(expected); existing != nullptr && existing->usable()) return existing;
-  const auto call = std::make_shared<ConnectCall>();
-  WC_ASSIGN_OR_RETURN(call->addresses, ResolveAll(addresses));
-  call->expected = expected;
-  call->deadline = deadline;
-  call->key = std::move(key);
-  progress_->Submit(MakeTask([this, call] { manager_->Connect(call); }), /*now=*/true);
-  WaitForCall(call);
-  if (!call->status.ok()) return call->status;
-  return call->connection;
-}
-
-Key Core::KeyFor(const Identity& peer) const {
-  if (!options_.key_of) return {Key::Of::kJob, peers_key_};
-  return {Key::Of::kPair, options_.key_of(peer)};
-}
-
-/// The call has its own limit.
-void Core::WaitForCall(const std::shared_ptr<ConnectCall>& call) {
-  const auto& interrupted = options_.interrupted;
-  if (!interrupted) {
-    progress_->WaitFor(call->done, 1, kNever);
-    return;
-  }
-  while (!progress_->WaitFor(call->done, 1, In(kBetweenLooks))) {
-    if (!interrupted()) continue;
-    progress_->Call([&] { manager_->Interrupt(call); });
-    return;
-  }
-}
-
 void Core::OnProven(Proven proven) {
   if (closed_.load()) return;
-  const Incarnation peer = proven.hello.identity.incarnation;
   const Role role = proven.role;
   const auto connection = std::make_shared<Connection::State>(shared_from_this(), std::move(proven));
-  ConnectionState replaced;
-  {
-    const std::lock_guard lock(mutex_);
-    replaced = std::exchange(live_[peer], connection);
-  }
+  const auto replaced = connections_->Replace(connection);
   // The peer knows of one connection only: the newer.
   if (replaced != nullptr) {
     replaced->End({Code::kUnavailable, role == Role::kResponder
@@ -145,59 +63,6 @@ void Core::OnProven(Proven proven) {
                                            : "replaced by a new connection; use that"});
   }
   connection->Start();
-}
-
-void Core::OnConnectionReady(const ConnectionState& connection, Role role) {
-  manager_->OnConnectionReady(connection);
-  if (role == Role::kResponder && options_.on_connection) {
-    Later([on_connection = options_.on_connection, connection] { on_connection(Connection(connection)); });
-  }
-}
-
-void Core::OnConnectionEnded(const ConnectionState& connection, const Status& reason) {
-  const Identity& peer = connection->peer();
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = live_.find(peer.incarnation);
-    if (found != live_.end() && found->second == connection) live_.erase(found);
-  }
-  if (!connection->was_ready()) return manager_->OnConnectionLost(peer.incarnation, reason);
-  if (options_.on_disconnect) {
-    Later([on_disconnect = options_.on_disconnect, peer, reason] { on_disconnect(peer, reason); });
-  }
-}
-
-void Core::OnNotice(const ConnectionState& connection) {
-  if (!options_.on_notice) return;
-  Later([on_notice = options_.on_notice, connection] { on_notice(Connection(connection)); });
-}
-
-void Core::Linger(Channel channel, bool proven) {
-  // What does not fit into the socket now will not be waited for.
-  const size_t most = proven ? MostLingering() : std::min(MostLingering(), kMaxUnprovenLingering);
-  if (channel.waiting() || lingering_.size() >= most || shutdown(channel.fd(), SHUT_WR) != 0) return;
-  const uint64_t id = ++last_lingering_;
-  auto key = sockets_->Watch(channel.fd(), EPOLLIN, [this, id](uint32_t) { ReadLingering(id); });
-  if (!key.ok()) return;
-  Lingering& entry = lingering_.emplace(id, Lingering{std::move(channel), *key, {}}).first->second;
-  entry.limit = timers_.Add(In(kLinger), [this, id] { EndLingering(lingering_.find(id)); });
-}
-
-void Core::ReadLingering(uint64_t id) {
-  const auto found = lingering_.find(id);
-  std::array<char, 4096> ignored;
-  ssize_t count = 1;
-  for (int i = 0; i < kReadsAtOnce && count > 0; ++i) {
-    count = recv(found->second.channel.fd(), ignored.data(), ignored.size(), MSG_DONTWAIT);
-  }
-  if (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR))) return;
-  EndLingering(found);
-}
-
-void Core::EndLingering(std::map<uint64_t, Lingering>::iterator ended) {
-  sockets_->Forget(ended->second.key);
-  timers_.Cancel(ended->second.limit);
-  lingering_.erase(ended);
 }
 
 // --- Links and transports ------------------------------------------------------------------------
@@ -324,21 +189,18 @@ void Core::Shutdown() {
   }
   progress_->Call([this] {
     DropTransports();
-    DropCallbacks();
+    // They may keep connections, each of which keeps this endpoint's state.
+    options_.on_connection = nullptr;
+    options_.on_disconnect = nullptr;
+    options_.on_notice = nullptr;
   });
   progress_->Stop();
 }
 
-/// They may keep connections, each of which keeps this endpoint's state.
-void Core::DropCallbacks() {
-  options_.on_connection = nullptr;
-  options_.on_disconnect = nullptr;
-  options_.on_notice = nullptr;
-}
-
 void Core::CloseAll() {
-  manager_->Stop();
-  for (const auto& connection : Live()) connection->End(ClosedHere("the endpoint"));
+  listener_->Stop();
+  handshakes_->Stop();
+  for (const auto& connection : connections_->All()) connection->End(ClosedHere("the endpoint"));
   regions_.CloseAll();
   CheckFenced();
 }
@@ -348,9 +210,7 @@ void Core::CheckFenced() {
 }
 
 void Core::DropTransports() {
-  // What is unread when a socket closes would reset it, and the shutdown message could be lost with it.
-  for (auto next = lingering_.begin(); next != lingering_.end();) ReadLingering((next++)->first);
-  while (!lingering_.empty()) EndLingering(lingering_.begin());
+  lingering_->CloseAll();
   sockets_->Forget(transports_key_);
   {
     const std::lock_guard lock(transports_mutex_);

@@ -15,8 +15,11 @@
 
 #include "base/poller.h"
 #include "endpoint/connection.h"
-#include "endpoint/connection_manager.h"
+#include "endpoint/connections.h"
 #include "endpoint/device_memory.h"
+#include "endpoint/handshake_listener.h"
+#include "endpoint/handshakes.h"
+#include "endpoint/lingering.h"
 #include "endpoint/progress.h"
 #include "endpoint/regions.h"
 #include "endpoint/sockets.h"
@@ -41,7 +44,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   // --- Any thread -----------------------------------------------------------------------------
   [[nodiscard]] const Identity& self() const { return options_.self; }
   [[nodiscard]] const Settings& settings() const { return options_.settings; }
-  [[nodiscard]] const std::vector<std::string>& addresses() const { return manager_->addresses(); }
+  [[nodiscard]] const std::vector<std::string>& addresses() const { return listener_->addresses(); }
   [[nodiscard]] Progress& progress() { return *progress_; }
   [[nodiscard]] Regions& regions() { return regions_; }
   [[nodiscard]] DeviceMemory& device_memory() { return device_memory_; }
@@ -49,13 +52,8 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   /// kInternal after fork() in the child, kCancelled after Shutdown.
   [[nodiscard]] Status Usable() const;
   [[nodiscard]] bool forked() const;
-  /// The connection to this incarnation that has not ended, ready or not.
-  [[nodiscard]] ConnectionState FindLive(Incarnation peer) const;
-  /// The same for a peer described as in Endpoint::Connect; null for "anyone".
-  [[nodiscard]] ConnectionState FindMatching(const Identity& expected) const;
-  [[nodiscard]] std::vector<ConnectionState> Live() const;
-  Result<ConnectionState> Connect(const std::vector<std::string>& addresses, const Identity& expected,
-                                  TimePoint deadline, std::string key);
+  [[nodiscard]] Connections& connections() { return *connections_; }
+  [[nodiscard]] Connector& connector() { return handshakes_->connector(); }
   /// Import at a transport, unless they are gone: a connection's handle may outlive the endpoint.
   Result<transport::RemoteRegion> ImportAt(transport::Transport& transport, transport::LinkId link,
                                            const RegionName& name, uint64_t length, std::string_view key);
@@ -69,13 +67,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   /// For a new connection: those that have not taken all device memory say why not.
   [[nodiscard]] std::vector<NamedTransport> transports() const;
   [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
-  /// What a peer that claims to be this must have.
-  [[nodiscard]] Key KeyFor(const Identity& peer) const;
-  [[nodiscard]] const std::function<Status(const Identity&)>& admit() const { return options_.admit; }
-  /// Runs a callback of the user: on the thread, or inside the user's Progress(); without progress.
-  void Later(std::function<void()> callback) { progress_->LaterForUser(std::move(callback)); }
-  /// Runs it on the thread: for what a handshake waits for.
-  void LaterOnThread(std::function<void()> callback) { progress_->Later(std::move(callback)); }
+  [[nodiscard]] LingeringChannels& lingering() { return *lingering_; }
   transport::LinkId AddLink(transport::Transport* transport, ConnectionState connection);
   void CloseLink(transport::LinkId link);
   void DropLink(transport::LinkId link) { links_.erase(link); }
@@ -84,15 +76,6 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   [[nodiscard]] bool pumping() const { return !pumping_.empty(); }
   /// Takes what the transport has done already, moving nothing.
   void Reap(transport::Transport& transport);
-  void OnProven(Proven proven);
-  void OnConnectionReady(const ConnectionState& connection, transport::Role role);
-  void OnConnectionEnded(const ConnectionState& connection, const Status& reason);
-  /// Notices wait to be taken.
-  void OnNotice(const ConnectionState& connection);
-  /// Lets the peer read what was sent last before the socket closes; one that has not proven itself only
-  /// while few linger.
-  void Linger(Channel channel, bool proven);
-
   // Work.
   bool Step(bool sockets) override;
   bool Arm() override;
@@ -106,18 +89,13 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
     transport::Transport* transport = nullptr;
     ConnectionState connection;  ///< Held until LinkClosed.
   };
-  struct Lingering {
-    Channel channel;
-    uint64_t key = 0;
-    TimerId limit;
-  };
 
   explicit Core(EndpointOptions options);
   Status Init(Factories factories);
   Status CheckOptions() const;
   Status CreateTransports(Factories factories);
   Status AddTransport(const transport::TransportFactory& factory);
-  void WaitForCall(const std::shared_ptr<ConnectCall>& call);
+  void OnProven(Proven proven);
   bool PumpAll();
   void Dispatch(const transport::Event& event);
   template <typename OfLink>
@@ -126,10 +104,6 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   void CloseAll();
   void CheckFenced();
   void DropTransports();
-  void DropCallbacks();
-  /// Reads past what it says until it closes, a bounded amount at a time.
-  void ReadLingering(uint64_t id);
-  void EndLingering(std::map<uint64_t, Lingering>::iterator ended);
 
   EndpointOptions options_;
   std::string peers_key_;  ///< Of options_.token, which is cleared.
@@ -153,13 +127,11 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   uint32_t last_link_ = 0;
   size_t cheap_links_ = 0;  ///< Of transports that do not arm dearly.
   std::vector<ConnectionState> pumping_;
-  std::unique_ptr<ConnectionManager> manager_;
-  std::map<uint64_t, Lingering> lingering_;
-  uint64_t last_lingering_ = 0;
+  std::unique_ptr<HandshakeListener> listener_;
+  std::unique_ptr<LingeringChannels> lingering_;
+  std::unique_ptr<Connections> connections_;
+  std::unique_ptr<Handshakes> handshakes_;
   Flag fenced_;  ///< 1: closed, and nothing can land any more.
-
-  mutable std::mutex mutex_;  ///< Guards live_.
-  std::map<Incarnation, ConnectionState> live_;
 };
 
 }  // namespace weightcast::endpoint

@@ -127,7 +127,7 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
   state_->core->progress().Submit(
       MakeTask([state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
-          state->core->Later([state, then = std::move(then)] { then(state->outcome); });
+          state->core->progress().LaterForUser([state, then = std::move(then)] { then(state->outcome); });
           return;
         }
         auto& on_end = state->options.on_end;
@@ -235,19 +235,21 @@ class EndpointImpl final : public Endpoint {
 
   Result<Connection> Connect(const std::vector<std::string>& addresses, const Identity& expected,
                              TimePoint deadline, std::string key) override {
-    WC_ASSIGN_OR_RETURN(auto connection, core_->Connect(addresses, expected, deadline, std::move(key)));
+    WC_RETURN_IF_ERROR(core_->Usable());
+    WC_ASSIGN_OR_RETURN(auto connection,
+                        core_->connector().Connect(addresses, expected, deadline, std::move(key)));
     return Connection(std::move(connection));
   }
 
   [[nodiscard]] std::optional<Connection> Find(Incarnation peer) const override {
-    auto connection = core_->FindLive(peer);
+    auto connection = core_->connections().Find(peer);
     if (connection == nullptr || !connection->usable()) return std::nullopt;
     return Connection(std::move(connection));
   }
 
   [[nodiscard]] std::vector<PeerInfo> Peers() const override {
     std::vector<PeerInfo> peers;
-    for (const auto& connection : core_->Live()) {
+    for (const auto& connection : core_->connections().All()) {
       if (!connection->usable()) continue;
       peers.push_back({connection->peer(), connection->transport_name(), connection->Describe()});
     }

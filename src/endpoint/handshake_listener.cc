@@ -9,6 +9,11 @@
 namespace weightcast::endpoint {
 namespace {
 
+/// Accepted at once before others get their turn.
+constexpr int kAcceptsAtOnce = 64;
+/// How long nobody is accepted when descriptors have run out.
+constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+
 bool IsBareV6(std::string_view text) {
   return !text.starts_with('[') && std::count(text.begin(), text.end(), ':') > 1;
 }
@@ -73,28 +78,60 @@ std::vector<std::string> FoundAddresses(const Settings& settings, int family, ui
 
 }  // namespace
 
-Result<HandshakeListener> OpenHandshakeListener(const Settings& settings) {
+Result<std::unique_ptr<HandshakeListener>> HandshakeListener::Open(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(SocketAddress bind, BindAddress(settings));
   WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
-  HandshakeListener made;
+  std::unique_ptr<HandshakeListener> made(new HandshakeListener());
   WC_ASSIGN_OR_RETURN(UniqueFd listener, Listen(bind, ports));
-  made.socket = Listener(std::move(listener));
-  AcceptOnceHeard(made.socket.get());
-  WC_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddressOf(made.socket.get()));
-  made.port = bound.port();
-  made.loopback_only = bound.IsLoopback();
+  made->socket_ = Listener(std::move(listener));
+  AcceptOnceHeard(made->socket_.get());
+  WC_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddressOf(made->socket_.get()));
+  made->port_ = bound.port();
+  made->loopback_only_ = bound.IsLoopback();
   if (!settings.advertise.empty()) {
-    WC_ASSIGN_OR_RETURN(made.addresses, Advertised(settings, made.port));
+    WC_ASSIGN_OR_RETURN(made->addresses_, Advertised(settings, made->port_));
   } else if (bound.IsWildcard()) {
-    made.addresses = FoundAddresses(settings, bound.family(), made.port);
+    made->addresses_ = FoundAddresses(settings, bound.family(), made->port_);
   } else {
-    made.addresses = {bound.ToString()};
+    made->addresses_ = {bound.ToString()};
   }
-  if (made.addresses.empty()) {
+  if (made->addresses_.empty()) {
     return Status(Code::kInvalidArgument, StrCat("no network address to offer; setting interface is '",
                                                  settings.interface, "': name an interface that is up"));
   }
   return made;
+}
+
+Status HandshakeListener::Start(Sockets& sockets, Timers& timers, Hooks hooks) {
+  sockets_ = &sockets;
+  timers_ = &timers;
+  hooks_ = std::move(hooks);
+  WC_ASSIGN_OR_RETURN(key_, sockets_->Watch(socket_.get(), EPOLLIN, [this](uint32_t) { OnAcceptable(); }));
+  return Status::Ok();
+}
+
+void HandshakeListener::Stop() {
+  sockets_->Forget(key_);
+  timers_->Cancel(pause_);
+  socket_.reset();
+}
+
+void HandshakeListener::OnAcceptable() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    auto fd = Accept(socket_.get());
+    if (!fd.ok()) {
+      if (complaint_.Due(Clock::now())) {
+        WC_LOG(kError, "the endpoint accepts no connections now: ", fd.status().message());
+      }
+      // The pending connection stays readable: without a rest we would spin on it.
+      if (hooks_.make_room()) continue;
+      sockets_->Change(key_, 0);
+      pause_ = timers_->Add(In(kAcceptPause), [this] { sockets_->Change(key_, EPOLLIN); });
+      return;
+    }
+    if (!fd->valid()) return;
+    hooks_.accepted(std::move(fd).value());
+  }
 }
 
 Result<std::vector<SocketAddress>> ResolveAll(const std::vector<std::string>& addresses) {

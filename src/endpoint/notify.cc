@@ -72,7 +72,7 @@ void Connection::State::SendCredit() {
 Status Connection::State::OnNotice(std::string bytes) {
   if (transport_ == nullptr) return {Code::kProtocol, "it sent a notice before a transport was chosen"};
   WC_ASSIGN_OR_RETURN(const bool first, notices_.OnNotice(std::move(bytes)));
-  if (first) core_->OnNotice(shared_from_this());
+  if (first) core_->connections().OnNotice(shared_from_this());
   return Status::Ok();
 }
 
