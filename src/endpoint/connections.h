@@ -6,9 +6,19 @@
 #include <vector>
 
 #include "endpoint/connection.h"
-#include "endpoint/context.h"
+#include "endpoint/progress.h"
+#include "endpoint/sockets.h"
+#include "endpoint/timers.h"
 
 namespace weightcast::endpoint {
+
+/// What the parts of one endpoint share.
+struct Context {
+  const EndpointOptions& options;  ///< Without the token.
+  Progress& progress;
+  Sockets& sockets;
+  Timers& timers;
+};
 
 /// An endpoint's connections that have not ended, ready or not, and what the user is told of them.
 class Connections {

@@ -8,7 +8,6 @@
 
 #include "base/socket.h"
 #include "endpoint/connections.h"
-#include "endpoint/context.h"
 #include "endpoint/flag.h"
 
 namespace weightcast::endpoint {

@@ -150,8 +150,8 @@ void Transfer::Cancel() {
       MakeTask([state = endpoint::Share(*state_)] {
         if (state->phase.value() >= State::kEnded) return;
         static_cast<Connection::State*>(state->connection.get())
-            ->EndTransfer(*state,
-                          {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
+            ->sender()
+            .End(*state, {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
       }),
       /*now=*/true);
 }
@@ -167,7 +167,7 @@ std::string Connection::transport_name() const { return state_->transport_name()
 bool Connection::Moves(MemoryKind kind) const { return state_->Moves(kind); }
 Status Connection::status() const { return state_->status(); }
 Result<RemoteRegion> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
-void Connection::Release(const RemoteRegion& region) { state_->Release(region); }
+void Connection::Release(const RemoteRegion& region) { state_->imports().Remove(region); }
 
 Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
   WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));
@@ -182,7 +182,7 @@ Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
   return state_->OpenGrant(std::move(options));
 }
 GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
-  return state_->ProgressOf(grant);
+  return state_->grants().ProgressOf(grant);
 }
 Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline) {
   return state_->WaitGrant(grant, transfers, deadline);
@@ -217,7 +217,7 @@ class EndpointImpl final : public Endpoint {
   [[nodiscard]] const Identity& self() const override { return core_->self(); }
   [[nodiscard]] int descriptor() const override { return core_->progress().descriptor(); }
   size_t Progress() override { return core_->forked() ? 0 : core_->progress().StepAndRunCallbacks(); }
-  [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->addresses(); }
+  [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->listener().addresses(); }
 
   using Endpoint::Register;
   Result<Region> Register(const Memory& memory, Access access) override {

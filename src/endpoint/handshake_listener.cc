@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "base/split_list.h"
 #include "base/strings.h"
+#include "endpoint/handshakes.h"
 
 namespace weightcast::endpoint {
 namespace {
@@ -23,16 +25,6 @@ std::string WithPort(std::string_view host, uint16_t port) {
   return IsBareV6(host) ? StrCat("[", host, "]:", port) : StrCat(host, ":", port);
 }
 
-std::vector<std::string_view> Split(std::string_view list) {
-  std::vector<std::string_view> parts;
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    if (comma > 0) parts.push_back(list.substr(0, comma));
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return parts;
-}
-
 Result<SocketAddress> BindAddress(const Settings& settings) {
   if (settings.bind.empty()) return AnyAddress();
   auto address = SocketAddress::Parse(WithPort(settings.bind, 0));
@@ -49,7 +41,7 @@ int Remoteness(const SocketAddress& address) {
 
 Result<std::vector<std::string>> Advertised(const Settings& settings, uint16_t port) {
   std::vector<std::string> addresses;
-  for (const std::string_view text : Split(settings.advertise)) {
+  for (const std::string_view text : SplitList(settings.advertise)) {
     const bool complete = !IsBareV6(text) && ParseHostPort(text).ok();
     addresses.push_back(complete ? std::string(text) : WithPort(text, port));
     const std::string& address = addresses.back();
@@ -102,10 +94,10 @@ Result<std::unique_ptr<HandshakeListener>> HandshakeListener::Open(const Setting
   return made;
 }
 
-Status HandshakeListener::Start(Sockets& sockets, Timers& timers, Hooks hooks) {
+Status HandshakeListener::Start(Sockets& sockets, Timers& timers, Handshakes& handshakes) {
   sockets_ = &sockets;
   timers_ = &timers;
-  hooks_ = std::move(hooks);
+  handshakes_ = &handshakes;
   WC_ASSIGN_OR_RETURN(key_, sockets_->Watch(socket_.get(), EPOLLIN, [this](uint32_t) { OnAcceptable(); }));
   return Status::Ok();
 }
@@ -124,13 +116,13 @@ void HandshakeListener::OnAcceptable() {
         WC_LOG(kError, "the endpoint accepts no connections now: ", fd.status().message());
       }
       // The pending connection stays readable: without a rest we would spin on it.
-      if (hooks_.make_room()) continue;
+      if (handshakes_->MakeRoom()) continue;
       sockets_->Change(key_, 0);
       pause_ = timers_->Add(In(kAcceptPause), [this] { sockets_->Change(key_, EPOLLIN); });
       return;
     }
     if (!fd->valid()) return;
-    hooks_.accepted(std::move(fd).value());
+    handshakes_->Accept(std::move(fd).value());
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,14 +15,11 @@
 
 namespace weightcast::endpoint {
 
+class Handshakes;
+
 /// Where an endpoint listens for handshakes. Belongs to the holder of progress, but for what is constant.
 class HandshakeListener {
  public:
-  struct Hooks {
-    std::function<void(UniqueFd)> accepted;
-    /// Descriptors have run out: closes a connection that has proven nothing. False: there is none.
-    std::function<bool()> make_room;
-  };
   /// By the settings bind, port_range, advertise and interface. Errors name the setting.
   static Result<std::unique_ptr<HandshakeListener>> Open(const Settings& settings);
   HandshakeListener(const HandshakeListener&) = delete;
@@ -35,7 +31,7 @@ class HandshakeListener {
   [[nodiscard]] const std::vector<std::string>& addresses() const { return addresses_; }
 
   /// Accepts from now on.
-  Status Start(Sockets& sockets, Timers& timers, Hooks hooks);
+  Status Start(Sockets& sockets, Timers& timers, Handshakes& handshakes);
   void Stop();
 
  private:
@@ -46,9 +42,9 @@ class HandshakeListener {
   uint16_t port_ = 0;
   bool loopback_only_ = false;
   std::vector<std::string> addresses_;
-  Sockets* sockets_ = nullptr;  ///< From Start on, like `timers_`.
+  Sockets* sockets_ = nullptr;  ///< From Start on, like the two below.
   Timers* timers_ = nullptr;
-  Hooks hooks_;
+  Handshakes* handshakes_ = nullptr;
   uint64_t key_ = 0;
   TimerId pause_;
   OncePerSecond complaint_;

@@ -83,7 +83,7 @@ Handshakes::Attempt& Handshakes::NewAttempt(Role role, UniqueFd fd, const Socket
   Hello hello = hello_;
   FillRandom(hello.nonce);
   const FindKey find_key = call == nullptr || call->key.empty()
-                               ? hooks_.find_key
+                               ? find_key_
                                : [key = call->key](const Identity&) { return Key{Key::Of::kPair, key}; };
   Handshaker machine(role, std::move(hello), find_key, call == nullptr ? Identity{} : call->expected);
   Attempt& attempt = attempts_
@@ -258,7 +258,7 @@ void Handshakes::Establish(Attempt& attempt) {
     ReleaseHeld(peer, /*superseded=*/true);
     connector_.WaitFor(call, peer);
   }
-  hooks_.proven(std::move(proven));
+  proven_(std::move(proven));
 }
 
 void Handshakes::ReleaseHeld(Incarnation peer, bool superseded) {

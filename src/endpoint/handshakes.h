@@ -10,7 +10,6 @@
 #include "endpoint/channel.h"
 #include "endpoint/connections.h"
 #include "endpoint/connector.h"
-#include "endpoint/context.h"
 #include "endpoint/handshake.h"
 #include "endpoint/lingering.h"
 
@@ -21,18 +20,15 @@ namespace weightcast::endpoint {
 /// progress.
 class Handshakes {
  public:
-  struct Hooks {
-    FindKey find_key;
-    std::function<void(Proven)> proven;
-  };
-  /// `hello`: what we say of ourselves, but for the nonce.
+  /// `hello`: what we say of ourselves, but for the nonce. `proven` takes a peer that is let in.
   Handshakes(const Context& context, Hello hello, const Connections& connections,
-             LingeringChannels& lingering, Hooks hooks)
+             LingeringChannels& lingering, FindKey find_key, std::function<void(Proven)> proven)
       : context_(context),
         hello_(std::move(hello)),
         connections_(connections),
         lingering_(lingering),
-        hooks_(std::move(hooks)),
+        find_key_(std::move(find_key)),
+        proven_(std::move(proven)),
         connector_(context, connections, *this) {}
 
   [[nodiscard]] Connector& connector() { return connector_; }
@@ -41,7 +37,7 @@ class Handshakes {
 
   /// A peer has connected.
   void Accept(UniqueFd fd);
-  /// Closes one that has proven nothing; false: there is none.
+  /// Descriptors have run out: closes one that has proven nothing. False: there is none.
   bool MakeRoom();
 
   /// An attempt for a caller.
@@ -95,7 +91,8 @@ class Handshakes {
   const Hello hello_;
   const Connections& connections_;
   LingeringChannels& lingering_;
-  const Hooks hooks_;
+  const FindKey find_key_;
+  const std::function<void(Proven)> proven_;
   Connector connector_;
   std::map<uint64_t, Attempt> attempts_;
   uint64_t last_attempt_ = 0;
