@@ -33,29 +33,38 @@ Status CheckAccess(OpKind kind, Access access, bool granted) {
       "the peer's region is not open to writes; let the peer register it with access readwrite or granted"};
 }
 
-}  // namespace
-
 /// A transfer in the making. What it has counted is given back when it does not come to be.
-struct Connection::State::Build {
-  Build(State& of, endpoint::TransferRef made) : connection(of), transfer(std::move(made)) {}
-  Build(const Build&) = delete;
-  Build& operator=(const Build&) = delete;
-  ~Build() {
+class TransferBuilder {
+ public:
+  TransferBuilder(endpoint::Regions& regions, endpoint::Imports& imports, endpoint::TransferRef made)
+      : transfer(std::move(made)), regions_(regions), imports_(imports) {}
+  TransferBuilder(const TransferBuilder&) = delete;
+  TransferBuilder& operator=(const TransferBuilder&) = delete;
+  ~TransferBuilder() {
     if (transfer == nullptr) return;
-    for (auto* local : transfer->locals) connection.core_->regions().Done(*local);
-    for (const uint32_t remote : transfer->remotes) connection.imports_.Done(remote);
+    for (auto* local : transfer->locals) regions_.Done(*local);
+    for (const uint32_t remote : transfer->remotes) imports_.Done(remote);
   }
+
+  /// The next piece of a transfer on this connection.
+  Status Add(const Piece& piece, const Connection::State& connection);
+
+  endpoint::TransferRef transfer;
+  bool all_to_device = true;
+
+ private:
+  static constexpr uint32_t kRemembered = 8;
 
   /// Each is found, and counted, once; more often only where many take turns.
   Result<const endpoint::RegisteredMemory*> Local(const LocalSlice& slice) {
     const uint32_t id = SliceAccess::IndexOf(slice);
     const uint64_t serial = SliceAccess::SerialOf(slice);
-    const endpoint::RegisteredMemory*& last = locals[id % kRemembered];
+    const endpoint::RegisteredMemory*& last = locals_[id % kRemembered];
     if (last != nullptr && last->serial == serial) return last;
     auto& place = transfer->locals.emplace_back();  // First: what is counted is never without one.
-    place = serial == 0 ? nullptr : connection.core_->regions().Use(id);
+    place = serial == 0 ? nullptr : regions_.Use(id);
     if (place != nullptr && place->serial == serial) return last = place;
-    if (place != nullptr) connection.core_->regions().Done(*place);
+    if (place != nullptr) regions_.Done(*place);
     transfer->locals.pop_back();
     return Status(
         Code::kInvalidArgument,
@@ -64,60 +73,59 @@ struct Connection::State::Build {
   Result<const endpoint::RemoteImport*> Remote(const RemoteSlice& slice) {
     const uint32_t index = SliceAccess::IndexOf(slice);
     const uint64_t serial = SliceAccess::SerialOf(slice);
-    const endpoint::RemoteImport*& last = remotes[index % kRemembered];
+    const endpoint::RemoteImport*& last = remotes_[index % kRemembered];
     if (last != nullptr && last->serial == serial) return last;
     transfer->remotes.push_back(index);
-    const auto* const import = serial == 0 ? nullptr : connection.imports_.Use(index);
+    const auto* const import = serial == 0 ? nullptr : imports_.Use(index);
     if (import != nullptr && import->serial == serial) return last = import;
-    if (import != nullptr) connection.imports_.Done(index);
+    if (import != nullptr) imports_.Done(index);
     transfer->remotes.pop_back();
     return Status(
         Code::kInvalidArgument,
         "its remote region was released, or was imported on another connection; import it on this one");
   }
 
-  static constexpr uint32_t kRemembered = 8;
-
-  State& connection;
-  endpoint::TransferRef transfer;
-  bool all_to_device = true;
-  std::array<const endpoint::RegisteredMemory*, kRemembered> locals{};
-  std::array<const endpoint::RemoteImport*, kRemembered> remotes{};
+  endpoint::Regions& regions_;
+  endpoint::Imports& imports_;
+  std::array<const endpoint::RegisteredMemory*, kRemembered> locals_{};
+  std::array<const endpoint::RemoteImport*, kRemembered> remotes_{};
 };
 
 /// Device memory is registered with few transports; of host memory that all have taken nothing is asked.
-Status Connection::State::CheckDevice(const endpoint::RegisteredMemory& local) const {
+Status CheckDevice(const endpoint::RegisteredMemory& local, const Connection::State& connection) {
   if (local.memory.kind == MemoryKind::kHost) return Status::Ok();
-  const std::string name = transport_name();
+  const std::string name = connection.transport_name();
   for (const endpoint::RegionKey& key : local.keys)
     if (key.transport == name) return Status::Ok();
-  return {Code::kUnavailable, StrCat("its local region is memory of device ", local.memory.ordinal,
-                                     ", which ", name, " to ", label_, " does not move; use host memory")};
+  return {Code::kUnavailable,
+          StrCat("its local region is memory of device ", local.memory.ordinal, ", which ", name, " to ",
+                 connection.label(), " does not move; use host memory")};
 }
 
-Status Connection::State::AddPiece(Build& build, const Piece& piece) {
-  WC_ASSIGN_OR_RETURN(const auto* local, build.Local(piece.local));
-  WC_ASSIGN_OR_RETURN(const auto* remote, build.Remote(piece.remote));
-  Transfer::State& transfer = *build.transfer;
+Status TransferBuilder::Add(const Piece& piece, const Connection::State& connection) {
+  WC_ASSIGN_OR_RETURN(const auto* local, Local(piece.local));
+  WC_ASSIGN_OR_RETURN(const auto* remote, Remote(piece.remote));
   const uint64_t length = piece.local.length();
   if (piece.remote.length() != length) {
     return {Code::kInvalidArgument, StrCat("its local slice has ", length, " bytes, its remote slice ",
                                            piece.remote.length(), "; give two of equal length")};
   }
-  WC_RETURN_IF_ERROR(CheckAccess(transfer.kind, remote->access, transfer.options.grant.id != 0));
+  WC_RETURN_IF_ERROR(CheckAccess(transfer->kind, remote->access, transfer->options.grant.id != 0));
   const PlacedPiece placed{.local_region = local->name.id,
                            .remote_region = static_cast<uint32_t>(remote->handle),
                            .local_offset = SliceAccess::OffsetOf(piece.local),
                            .remote_offset = remote->offset + SliceAccess::OffsetOf(piece.remote),
                            .length = length};
   // As they are given: the peer counts and checks the chunks of the same pieces.
-  transfer.pieces.push_back(placed);
-  transfer.bytes += length;
-  WC_RETURN_IF_ERROR(CheckDevice(*local));
-  transfer.device |= local->memory.kind == MemoryKind::kDevice || remote->kind == MemoryKind::kDevice;
-  build.all_to_device &= remote->kind == MemoryKind::kDevice;
+  transfer->pieces.push_back(placed);
+  transfer->bytes += length;
+  WC_RETURN_IF_ERROR(CheckDevice(*local, connection));
+  transfer->device |= local->memory.kind == MemoryKind::kDevice || remote->kind == MemoryKind::kDevice;
+  all_to_device &= remote->kind == MemoryKind::kDevice;
   return Status::Ok();
 }
+
+}  // namespace
 
 Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<const Piece> pieces,
                                                        TransferOptions options) {
@@ -140,7 +148,7 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
                " on; it may count as 1 to ", endpoint::SignalRange::kMostTogether, ", with numbers below ",
                endpoint::SignalRange::kMostTransfers));
   }
-  Build build(*this, core_->transfers().Take());
+  TransferBuilder build(core_->regions(), imports_, core_->transfers().Take());
   Transfer::State& transfer = *build.transfer;
   transfer.core = core_;
   transfer.connection = shared_from_this();
@@ -148,7 +156,7 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
   transfer.options = std::move(options);
   transfer.pieces.reserve(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (Status status = AddPiece(build, pieces[i]); !status.ok()) {
+    if (Status status = build.Add(pieces[i], *this); !status.ok()) {
       return Status(status.code(), StrCat(kind == OpKind::kRead ? "read from " : "write to ", label_,
                                           ", piece ", i, ": ", status.message()));
     }
@@ -171,7 +179,7 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
   const bool now = begun->bytes <= (begun->device ? at_once_device_ : at_once_);
   const auto start = [&] {
     Start(begun, /*visit=*/true);
-    return sender_.in_flight() || core_->pumping();
+    return sender_.in_flight() || core_->links().pumping();
   };
   if (!now || !core_->progress().TryVisit(start)) {
     core_->progress().Submit(TaskPtr(endpoint::TransferRef(begun).Release()), now);
@@ -183,9 +191,9 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
 void Connection::State::Start(const endpoint::TransferRef& transfer, bool visit) {
   sender_.Add(transfer);
   if (ended_) return sender_.EndAll(end_reason_);
-  if (sender_.Pump() && visit) core_->Reap(*transport_);
+  if (sender_.Pump() && visit) core_->links().Reap(*transport_);
   sender_.WatchDeadline(*transfer);
-  if (sender_.wants_pump()) core_->WantPump(shared_from_this());
+  if (sender_.wants_pump()) core_->links().WantPump(shared_from_this());
 }
 
 Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
@@ -199,7 +207,7 @@ Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
   const std::string name = transport_name();
   for (const endpoint::RegionKey& key : region.keys) {
     if (key.transport != name) continue;
-    const auto handle = core_->ImportAt(*transport_, link_, region.name, region.registered, key.key);
+    const auto handle = core_->links().Import(*transport_, link_, region.name, region.registered, key.key);
     if (!handle.ok())
       return Status(handle.status().code(),
                     StrCat("cannot import a region of ", label_, ": ", handle.status().message()));

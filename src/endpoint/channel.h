@@ -40,9 +40,6 @@ class Channel {
   /// When something was read last.
   [[nodiscard]] TimePoint heard() const { return heard_; }
 
-  /// For the end: nothing more will be sent.
-  UniqueFd Release() { return std::move(fd_); }
-
  private:
   UniqueFd fd_;
   size_t limit_ = kMaxUnproven;

@@ -15,6 +15,10 @@ using endpoint::Message;
 using endpoint::MessageType;
 using transport::LinkId;
 
+static_assert(Connection::kMaxNotice == endpoint::kMaxNotice);
+// Notices alone never fill a channel whose peer is slow to read it.
+static_assert(endpoint::Notices::kWindow <= endpoint::Channel::kMaxQueued / 2);
+
 namespace {
 
 /// Lanes often die a moment before the control channel of a process that was killed.
@@ -32,21 +36,27 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
       hello_(std::move(proven.hello)),
       address_(std::move(proven.address)),
       label_(StrCat(ToString(hello_.identity), " (", address_, ")")),
-      imports_([this](transport::RemoteRegion gone) { core_->ReleaseImport(link_, gone); }),
-      grants_([core = core_.get()](auto callback) { core->Later(std::move(callback)); }),
+      imports_([this](transport::RemoteRegion gone) {
+        if (core_->forked()) return;
+        core_->progress().Submit(
+            MakeTask([core = core_.get(), link = link_, gone] { core->links().Release(link, gone); }),
+            /*now=*/true);
+      }),
+      grants_([core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); }),
       channel_(std::move(proven.channel)),
-      paths_(role_, core_->transports(),
+      paths_(role_, core_->links().Allowed(),
              {hello_.identity.incarnation, label_,
               !hello_.boot_id.empty() && hello_.boot_id == core_->boot_id()},
              PathHooks()),
       sender_({core_->timers(), core_->regions(), imports_,
-               [core = core_.get()](auto callback) { core->Later(std::move(callback)); }, label_}) {}
+               [core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); },
+               label_}) {}
 
 endpoint::Paths::Hooks Connection::State::PathHooks() {
   return {
-      .add_link = [this](transport::Transport* t) { return core_->AddLink(t, shared_from_this()); },
-      .close_link = [this](LinkId link) { core_->CloseLink(link); },
-      .drop_link = [this](LinkId link) { core_->DropLink(link); },
+      .add_link = [this](transport::Transport* t) { return core_->links().Add(t, shared_from_this()); },
+      .close_link = [this](LinkId link) { core_->links().Close(link); },
+      .drop_link = [this](LinkId link) { core_->links().Drop(link); },
       .send = [this](const Message& message) { Send(message); },
       .chosen = [this] { OnChosen(); },
       .failed = [this](Status reason) { End(std::move(reason)); },
@@ -81,14 +91,15 @@ void Connection::State::End(Status reason) {
   core_->sockets().Forget(socket_key_);
   // It may be broken: then the peer learns of it in its own way.
   if (channel_.Send({MessageType::kShutdown, endpoint::EncodeOutcome(reason)}).ok()) {
-    core_->Linger(std::move(channel_), /*proven=*/true);
+    core_->lingering().Add(std::move(channel_), /*proven=*/true);
   }
   sender_.EndAll(reason);
   notices_.OnEnd();
   grants_.OnEnd();
   paths_.Close();
   if (transport_ == nullptr) grants_.OnLinkClosed();
-  core_->OnConnectionEnded(keep, reason);
+  core_->connections().OnEnded(keep, reason);
+  if (!was_ready()) core_->connector().OnLost(peer().incarnation, reason);
 }
 
 // --- Control channel ---------------------------------------------------------------------------
@@ -207,7 +218,8 @@ void Connection::State::OnChosen() {
     was_ready_ = true;
   }
   WC_LOG(kInfo, "connected: ", description_);
-  core_->OnConnectionReady(shared_from_this(), role_);
+  core_->connector().OnReady(shared_from_this());
+  core_->connections().OnReady(shared_from_this(), role_);
   for (const uint32_t lane : path.lanes_down) OnLaneDown(lane, "it failed before the transport was chosen");
   if (!path.lost.ok()) On(transport::LinkDown{link_, path.lost});
 }
@@ -322,36 +334,11 @@ void Connection::State::SetEnd(const Status& reason) {
   ok_.store(false, std::memory_order_release);
 }
 
-Result<transport::GrantReach> Connection::State::ReachOf(std::span<const GrantRange> ranges) {
-  std::vector<transport::WriteRanges::Runs> all;
-  all.reserve(ranges.size());
-  for (const GrantRange& range : ranges) {
-    const uint64_t length = range.first.length();
-    WC_ASSIGN_OR_RETURN(const endpoint::GrantedRegion region, core_->regions().Granted(range.first));
-    const uint64_t offset = SliceAccess::OffsetOf(range.first);
-    const bool apart = range.count == 1 || (range.count > 1 && range.stride >= length && range.stride > 0);
-    const uint64_t room = region.length - offset - length;  // The slice lies inside.
-    if (!apart || (range.count > 1 && (range.count - 1) > room / range.stride)) {
-      return Status(Code::kOutOfBounds,
-                    StrCat("a grant of ", range.count, " runs of ", length, " bytes, ", range.stride,
-                           " bytes apart, from byte ", offset, " of a registration of ", region.length,
-                           " on; give runs that lie inside it and apart from each other"));
-    }
-    all.push_back({.region = region.name.id,
-                   .generation = region.name.generation,
-                   .offset = offset,
-                   .length = length,
-                   .stride = range.stride,
-                   .count = range.count});
-  }
-  return std::make_shared<const transport::WriteRanges>(std::move(all));
-}
-
 Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) {
   WC_RETURN_IF_ERROR(CheckUsable());
   transport::GrantReach reach;
   if (options.ranges) {
-    WC_ASSIGN_OR_RETURN(reach, ReachOf(*options.ranges));
+    WC_ASSIGN_OR_RETURN(reach, core_->regions().ReachOf(*options.ranges));
     options.ranges.reset();
   }
   Result<transport::GrantName> result = Status(Code::kInternal, "not run");
@@ -406,6 +393,70 @@ void Connection::State::Close() {
   SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
   core_->progress().Submit(MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
                            /*now=*/true);
+}
+
+// --- Notices ---------------------------------------------------------------------------------------
+
+Status Connection::State::Notify(std::string_view bytes) {
+  if (bytes.size() > kMaxNotice) {
+    return {Code::kInvalidArgument, StrCat("a notice of ", bytes.size(), " bytes, more than ", kMaxNotice,
+                                           "; send them by a write into a region of the peer")};
+  }
+  WC_RETURN_IF_ERROR(CheckUsable());
+  if (!notices_.Reserve(bytes.size())) {
+    return {Code::kExhausted,
+            StrCat(label_, " has not taken the notices that were sent before; let it call take_notice")};
+  }
+  core_->progress().Submit(MakeTask([self = shared_from_this(), notice = std::string(bytes)] {
+                             if (self->ended_) return;
+                             self->notices_.OnSent(notice.size());
+                             self->Send({MessageType::kNotice, notice});
+                           }),
+                           /*now=*/true);
+  return Status::Ok();
+}
+
+Status Connection::State::Notify(std::string_view bytes, TimePoint deadline) {
+  while (true) {
+    const uint32_t before = notices_.credited().value();
+    Status status = Notify(bytes);
+    if (status.code() != Code::kExhausted) return status;
+    if (Clock::now() >= deadline) return {Code::kTimedOut, status.message()};
+    core_->progress().WaitFor(notices_.credited(), before + 1, deadline);
+  }
+}
+
+Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
+  if (core_->forked()) return core_->Usable();
+  while (true) {
+    const uint32_t before = notices_.arrived().value();
+    Status end = status();  // Before the look: what came before the end is there.
+    if (auto notice = notices_.Take()) {
+      if (notices_.CreditDue()) {
+        core_->progress().Submit(MakeTask([self = shared_from_this()] {
+                                   // One credit grows beyond the one before, in the order in which they are
+                                   // sent.
+                                   self->Send({MessageType::kCredit, self->notices_.NextCredit()});
+                                 }),
+                                 /*now=*/true);
+      }
+      return std::move(*notice);
+    }
+    if (!end.ok()) return end;
+    if (Clock::now() >= deadline) {
+      return Status(Code::kTimedOut,
+                    StrCat("no notice has come within the timeout of this call from ", label_,
+                           "; check that it runs and calls Notify, then wait again"));
+    }
+    core_->progress().WaitFor(notices_.arrived(), before + 1, deadline);
+  }
+}
+
+Status Connection::State::OnNotice(std::string bytes) {
+  if (transport_ == nullptr) return {Code::kProtocol, "it sent a notice before a transport was chosen"};
+  WC_ASSIGN_OR_RETURN(const bool first, notices_.OnNotice(std::move(bytes)));
+  if (first) core_->connections().OnNotice(shared_from_this());
+  return Status::Ok();
 }
 
 }  // namespace weightcast

@@ -16,7 +16,6 @@
 #include "endpoint/paths.h"
 #include "endpoint/sender.h"
 #include "endpoint/timers.h"
-#include "transport/write_ranges.h"
 #include "weightcast/endpoint.h"
 
 namespace weightcast {
@@ -57,16 +56,12 @@ class Connection::State : public std::enable_shared_from_this<State> {
   /// Ready and neither ended nor about to end.
   [[nodiscard]] bool usable() const;
 
+  [[nodiscard]] endpoint::Imports& imports() { return imports_; }
+  [[nodiscard]] const endpoint::Grants& grants() const { return grants_; }
   Result<RemoteRegion> Import(std::string_view descriptor);
-  void Release(const RemoteRegion& region) { imports_.Remove(region); }
   Result<endpoint::TransferRef> Begin(transport::OpKind kind, std::span<const Piece> pieces,
                                       TransferOptions options);
   Result<transport::GrantName> OpenGrant(GrantOptions options);
-  /// As transports take it; kInvalidArgument and kOutOfBounds for ranges that are none.
-  Result<transport::GrantReach> ReachOf(std::span<const GrantRange> ranges);
-  [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& grant) const {
-    return grants_.ProgressOf(grant);
-  }
   Status WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline);
   void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
   Status Notify(std::string_view bytes);
@@ -81,15 +76,9 @@ class Connection::State : public std::enable_shared_from_this<State> {
   /// Ends it; the peer is told why. Only the first reason counts.
   void End(Status reason);
   [[nodiscard]] bool ended() const { return ended_; }
-  /// The transports are gone: what is not fenced never will be, but our own memory is no longer used.
-  void Abandon() { sender_.OnLinkClosed(); }
-  [[nodiscard]] bool Pump() { return sender_.Pump(); }
-  [[nodiscard]] bool wants_pump() const { return sender_.wants_pump(); }
+  [[nodiscard]] endpoint::Sender& sender() { return sender_; }
   /// A visit makes no step afterwards: what the transport can do of it at once has ended when this returns.
   void Start(const endpoint::TransferRef& transfer, bool visit);
-  void EndUsing(const endpoint::RegisteredMemory& registration) { sender_.EndUsing(registration); }
-  void EndTransfer(Transfer::State& transfer, Status outcome) { sender_.End(transfer, std::move(outcome)); }
-
   void On(const transport::Completion& event) { sender_.OnCompletion(event); }
   void On(const transport::SignalArrived& event);
   void On(const transport::LinkReady& event) { paths_.OnReady(event.link, event.lanes); }
@@ -100,20 +89,16 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void On(const transport::LinkClosed& event);
 
  private:
-  struct Build;
   endpoint::Paths::Hooks PathHooks();
   void OnSocket();
   Status OnMessage(endpoint::Message message);
   Status OnNotice(std::string bytes);
-  void SendCredit();
   void Send(const endpoint::Message& message);
   void OnChannelClosed(const Status& why);
   void OnBeat();
   void OnChosen();
   void OnLaneDown(uint32_t lane, std::string_view reason);
   void DescribeNow();
-  Status AddPiece(Build& build, const Piece& piece);
-  [[nodiscard]] Status CheckDevice(const endpoint::RegisteredMemory& local) const;
   [[nodiscard]] Status CheckUsable() const;
   /// The first reason for its end that callers are told.
   void SetEnd(const Status& reason);

@@ -1,8 +1,5 @@
 #include "endpoint/core.h"
 
-#include <sys/resource.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 
 #include "base/advice.h"
@@ -10,29 +7,73 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/random.h"
+#include "base/split_list.h"
 #include "base/strings.h"
+#include "stream/shared_key.h"
 
 namespace weightcast::endpoint {
 namespace {
 
-using transport::LinkId;
 using transport::Role;
+using Created = std::vector<Links::Created>;
+using Factories = std::span<const transport::TransportFactory>;
 
-constexpr Duration kLinger = std::chrono::seconds(1);
-/// At whether a caller inside Connect is to give up.
-constexpr Duration kBetweenLooks = std::chrono::milliseconds(100);
-/// Sockets that linger: at most this many, and no more than their share of the descriptors.
-constexpr size_t kMaxLingering = 1024;
-constexpr size_t kLingeringShare = 16;
-/// Beyond this only peers that have proven themselves are waited for.
-constexpr size_t kMaxUnprovenLingering = 64;
-/// Read from one of them before others have their turn.
-constexpr int kReadsAtOnce = 16;
+Status CheckNames(const Identity& self) {
+  for (const std::string& name : {self.job, self.role, self.engine}) {
+    if (name.size() > kMaxName) {
+      return {Code::kInvalidArgument,
+              StrCat("job, role and engine have at most ", kMaxName, " bytes; shorten '", name, "'")};
+    }
+  }
+  return Status::Ok();
+}
 
-size_t MostLingering() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxLingering;
-  return std::min<size_t>(kMaxLingering, limit.rlim_cur / kLingeringShare);
+Status AddTransport(const transport::TransportFactory& factory, const EndpointOptions& options,
+                    Poller& poller, Created& created) {
+  const bool twice =
+      std::any_of(created.begin(), created.end(), [&](const auto& n) { return n.name == factory.name; });
+  if (twice)
+    return {Code::kInvalidArgument, StrCat("setting transport names ", factory.name, " twice; name it once")};
+  auto transport = factory.create({.settings = options.settings, .self = options.self.incarnation});
+  if (!transport.ok()) {
+    return {transport.status().code(),
+            StrCat("transport ", factory.name, ": ", transport.status().message())};
+  }
+  WC_RETURN_IF_ERROR(poller.Add((*transport)->fd(), EPOLLIN, 0));
+  created.push_back({std::string(factory.name), std::move(*transport)});
+  return Status::Ok();
+}
+
+/// All, or those that the setting names, in its order.
+Result<Created> CreateTransports(const EndpointOptions& options, Factories factories, Poller& poller) {
+  Created created;
+  const auto wanted = SplitList(options.settings.transport);
+  for (const std::string_view name : wanted) {
+    const auto found =
+        std::find_if(factories.begin(), factories.end(), [&](const auto& f) { return f.name == name; });
+    if (found == factories.end()) {
+      std::string names;
+      for (const auto& factory : factories) names += StrCat(names.empty() ? "" : ", ", factory.name);
+      return Status(Code::kInvalidArgument,
+                    StrCat("setting transport has '", name, "', which is not a transport; allowed: ", names));
+    }
+    WC_RETURN_IF_ERROR(AddTransport(*found, options, poller, created));
+  }
+  for (size_t i = 0; i < factories.size() && wanted.empty(); ++i) {
+    Status status = AddTransport(factories[i], options, poller, created);
+    if (status.ok()) continue;
+    // A machine without such hardware is no surprise; hardware that does not work is one.
+    if (status.code() == Code::kUnavailable) {
+      WC_LOG(kInfo, "going on without ", status.message());
+    } else {
+      WC_LOG(kWarning, "going on without ", status.message());
+    }
+  }
+  if (created.empty())
+    return Status(Code::kUnavailable,
+                  "no transport works on this machine; the log says why each was left out, and the setting "
+                  "transport must allow tcp, shm or verbs");
+  return created;
 }
 
 }  // namespace
@@ -47,13 +88,9 @@ Core::Core(EndpointOptions options)
                     [this](std::function<void()> task) {
                       if (!forked()) progress_->Submit(MakeTask(std::move(task)), /*now=*/true);
                     },
-                .cancel =
-                    [this](const RegisteredMemory& registration) {
-                      for (const auto& [id, link] : links_) link.connection->EndUsing(registration);
-                    },
-                .describe = [this](const Memory& memory) { return device_memory_.Describe(memory); }}) {}
-
-Core::~Core() = default;
+                .cancel = [this](const RegisteredMemory& registration) { links_.EndUsing(registration); },
+                .describe = [this](const Memory& memory) { return device_memory_.Describe(memory); }}),
+      links_(regions_, timers_, [this] { CheckFenced(); }) {}
 
 bool Core::forked() const { return forks_ != ForkCount(); }
 
@@ -65,79 +102,61 @@ Status Core::Usable() const {
   return Status::Ok();
 }
 
-std::vector<NamedTransport> Core::transports() const {
-  std::vector<NamedTransport> all = named_;
-  for (NamedTransport& each : all) each.why_not = regions_.WhyLeftOut(each.name);
-  return all;
+Result<std::shared_ptr<Core>> Core::Create(EndpointOptions options, Factories factories) {
+  CountForks();
+  if (options.self.job.empty()) options.self.job = options.settings.job;
+  if (options.self.incarnation == 0) options.self.incarnation = RandomId();
+  WC_RETURN_IF_ERROR(CheckNames(options.self));
+  std::shared_ptr<Core> core(new Core(std::move(options)));
+  WC_RETURN_IF_ERROR(core->Init(factories));
+  return core;
 }
 
-// --- Connections -------------------------------------------------------------------------------
-
-Core::ConnectionState Core::FindLive(Incarnation peer) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = live_.find(peer);
-  return found == live_.end() ? nullptr : found->second;
-}
-
-Core::ConnectionState Core::FindMatching(const Identity& expected) const {
-  if (expected.role.empty() && expected.incarnation == 0) return nullptr;
-  const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(live_.begin(), live_.end(),
-                                  [&](const auto& entry) { return Matches(expected, entry.second->peer()); });
-  return found == live_.end() ? nullptr : found->second;
-}
-
-std::vector<Core::ConnectionState> Core::Live() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<ConnectionState> all;
-  for (const auto& [incarnation, connection] : live_) all.push_back(connection);
-  return all;
-}
-
-Result<Core::ConnectionState> Core::Connect(const std::vector<std::string>& addresses,
-                                            const Identity& expected, TimePoint deadline, std::string key) {
-  WC_RETURN_IF_ERROR(Usable());
-  if (auto existing = FindMatching(expected); existing != nullptr && existing->usable()) return existing;
-  const auto call = std::make_shared<ConnectCall>();
-  WC_ASSIGN_OR_RETURN(call->addresses, ResolveAll(addresses));
-  call->expected = expected;
-  call->deadline = deadline;
-  call->key = std::move(key);
-  progress_->Submit(MakeTask([this, call] { manager_->Connect(call); }), /*now=*/true);
-  WaitForCall(call);
-  if (!call->status.ok()) return call->status;
-  return call->connection;
-}
-
-Key Core::KeyFor(const Identity& peer) const {
-  if (!options_.key_of) return {Key::Of::kJob, peers_key_};
-  return {Key::Of::kPair, options_.key_of(peer)};
-}
-
-/// The call has its own limit.
-void Core::WaitForCall(const std::shared_ptr<ConnectCall>& call) {
-  const auto& interrupted = options_.interrupted;
-  if (!interrupted) {
-    progress_->WaitFor(call->done, 1, kNever);
-    return;
+Status Core::Init(Factories factories) {
+  WC_ASSIGN_OR_RETURN(progress_, Progress::Create(links_));
+  sockets_ = std::make_unique<Sockets>(progress_->poller());
+  Settings of_listener = settings();  // Transports listen on ports of their own.
+  if (options_.port != 0) of_listener.port_range = StrCat(options_.port, "-", options_.port);
+  WC_ASSIGN_OR_RETURN(listener_, HandshakeListener::Open(of_listener));
+  if (options_.token.empty() && !listener_->loopback_only()) {
+    return {
+        Code::kPermission,
+        "no job token: set WEIGHTCAST_TOKEN_FILE, or the setting bind to 127.0.0.1 to stay on this machine"};
   }
-  while (!progress_->WaitFor(call->done, 1, In(kBetweenLooks))) {
-    if (!interrupted()) continue;
-    progress_->Call([&] { manager_->Interrupt(call); });
-    return;
+  if (!options_.token.empty()) {
+    WC_ASSIGN_OR_RETURN(const stream::Secret key, stream::SharedKeyOf(options_.token, stream::Purpose::kPeers,
+                                                                      "the endpoint's options"));
+    peers_key_ = key.bytes();
+    options_.token.clear();
   }
+  WC_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
+  WC_ASSIGN_OR_RETURN(Created transports, CreateTransports(options_, factories, poller));
+  WC_RETURN_IF_ERROR(links_.Start(*sockets_, std::move(poller), std::move(transports)));
+  const Context context{options_, *progress_, *sockets_, timers_};
+  lingering_ = std::make_unique<LingeringChannels>(*sockets_, timers_);
+  connections_ = std::make_unique<Connections>(context);
+  handshakes_ = std::make_unique<Handshakes>(
+      context,
+      Hello{.port = listener_->port(),
+            .identity = self(),
+            .boot_id = boot_id_,
+            .chunk = settings().chunk,
+            .lease = settings().lease},
+      *connections_, *lingering_,
+      [this](const Identity& peer) {
+        return options_.key_of ? Key{Key::Of::kPair, options_.key_of(peer)} : Key{Key::Of::kJob, peers_key_};
+      },
+      [this](Proven proven) { OnProven(std::move(proven)); });
+  WC_RETURN_IF_ERROR(listener_->Start(*sockets_, timers_, *handshakes_));
+  if (options_.callbacks == Callbacks::kInProgress) WC_RETURN_IF_ERROR(progress_->GiveCallbacksToUser());
+  return progress_->Start(shared_from_this());
 }
 
 void Core::OnProven(Proven proven) {
   if (closed_.load()) return;
-  const Incarnation peer = proven.hello.identity.incarnation;
   const Role role = proven.role;
   const auto connection = std::make_shared<Connection::State>(shared_from_this(), std::move(proven));
-  ConnectionState replaced;
-  {
-    const std::lock_guard lock(mutex_);
-    replaced = std::exchange(live_[peer], connection);
-  }
+  const auto replaced = connections_->Replace(connection);
   // The peer knows of one connection only: the newer.
   if (replaced != nullptr) {
     replaced->End({Code::kUnavailable, role == Role::kResponder
@@ -147,220 +166,34 @@ void Core::OnProven(Proven proven) {
   connection->Start();
 }
 
-void Core::OnConnectionReady(const ConnectionState& connection, Role role) {
-  manager_->OnConnectionReady(connection);
-  if (role == Role::kResponder && options_.on_connection) {
-    Later([on_connection = options_.on_connection, connection] { on_connection(Connection(connection)); });
-  }
-}
-
-void Core::OnConnectionEnded(const ConnectionState& connection, const Status& reason) {
-  const Identity& peer = connection->peer();
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = live_.find(peer.incarnation);
-    if (found != live_.end() && found->second == connection) live_.erase(found);
-  }
-  if (!connection->was_ready()) return manager_->OnConnectionLost(peer.incarnation, reason);
-  if (options_.on_disconnect) {
-    Later([on_disconnect = options_.on_disconnect, peer, reason] { on_disconnect(peer, reason); });
-  }
-}
-
-void Core::OnNotice(const ConnectionState& connection) {
-  if (!options_.on_notice) return;
-  Later([on_notice = options_.on_notice, connection] { on_notice(Connection(connection)); });
-}
-
-void Core::Linger(Channel channel, bool proven) {
-  // What does not fit into the socket now will not be waited for.
-  const size_t most = proven ? MostLingering() : std::min(MostLingering(), kMaxUnprovenLingering);
-  if (channel.waiting() || lingering_.size() >= most || shutdown(channel.fd(), SHUT_WR) != 0) return;
-  const uint64_t id = ++last_lingering_;
-  auto key = sockets_->Watch(channel.fd(), EPOLLIN, [this, id](uint32_t) { ReadLingering(id); });
-  if (!key.ok()) return;
-  Lingering& entry = lingering_.emplace(id, Lingering{std::move(channel), *key, {}}).first->second;
-  entry.limit = timers_.Add(In(kLinger), [this, id] { EndLingering(lingering_.find(id)); });
-}
-
-void Core::ReadLingering(uint64_t id) {
-  const auto found = lingering_.find(id);
-  std::array<char, 4096> ignored;
-  ssize_t count = 1;
-  for (int i = 0; i < kReadsAtOnce && count > 0; ++i) {
-    count = recv(found->second.channel.fd(), ignored.data(), ignored.size(), MSG_DONTWAIT);
-  }
-  if (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR))) return;
-  EndLingering(found);
-}
-
-void Core::EndLingering(std::map<uint64_t, Lingering>::iterator ended) {
-  sockets_->Forget(ended->second.key);
-  timers_.Cancel(ended->second.limit);
-  lingering_.erase(ended);
-}
-
-// --- Links and transports ------------------------------------------------------------------------
-
-LinkId Core::AddLink(transport::Transport* transport, ConnectionState connection) {
-  const LinkId id{++last_link_};
-  links_.emplace(id, Link{transport, std::move(connection)});
-  if (!transport->ArmingIsCostly()) ++cheap_links_;
-  return id;
-}
-
-void Core::CloseLink(LinkId link) {
-  if (const auto found = links_.find(link); found != links_.end()) found->second.transport->CloseLink(link);
-}
-
-Result<transport::RemoteRegion> Core::ImportAt(transport::Transport& transport, LinkId link,
-                                               const RegionName& name, uint64_t length,
-                                               std::string_view key) {
-  const std::shared_lock lock(transports_mutex_);
-  if (transports_.empty()) return ClosedHere("the endpoint");
-  return transport.Import(link, name, length, key);
-}
-
-void Core::ReleaseImport(LinkId link, transport::RemoteRegion region) {
-  if (forked()) return;
-  progress_->Submit(MakeTask([this, link, region] {
-                      if (const auto found = links_.find(link); found != links_.end()) {
-                        found->second.transport->Release(link, region);
-                      }
-                    }),
-                    /*now=*/true);
-}
-
-void Core::WantPump(const ConnectionState& connection) {
-  if (connection->ended() || !connection->wants_pump() || std::exchange(connection->listed, true)) return;
-  pumping_.push_back(connection);
-}
-
-bool Core::PumpAll() {
-  bool moved = false;
-  for (size_t i = 0; i < pumping_.size();) {
-    Connection::State& connection = *pumping_[i];
-    if (!connection.ended()) moved |= connection.Pump();
-    if (!connection.ended() && connection.wants_pump()) {
-      ++i;
-      continue;
-    }
-    connection.listed = false;
-    pumping_[i] = std::move(pumping_.back());
-    pumping_.pop_back();
-  }
-  return moved;
-}
-
-bool Core::Step(bool sockets) {
-  bool moved = false;
-  if (sockets) {
-    // Sockets before timers: a peer is not silent whose words only wait to be read.
-    moved |= sockets_->Handle();
-    moved |= timers_.RunDue(Clock::now());
-  }
-  moved |= PumpAll();
-  bool events = false;
-  for (const auto& transport : transports_) {
-    const auto progressed = transport->Progress(events_);
-    for (size_t i = 0; i < progressed.events; ++i) Dispatch(events_[i]);
-    events |= progressed.events > 0;
-    moved |= progressed.moved;
-  }
-  if (events) PumpAll();
-  return moved || events;
-}
-
-void Core::Reap(transport::Transport& transport) {
-  while (const size_t count = transport.Reap(events_)) {
-    for (size_t i = 0; i < count; ++i) Dispatch(events_[i]);
-  }
-}
-
-bool Core::Arm() {
-  bool settled = true;
-  for (const auto& transport : transports_) settled &= transport->Arm();
-  return settled;
-}
-
-void Core::Disarm() {
-  for (const auto& transport : transports_) transport->Disarm();
-}
-
-void Core::Dispatch(const transport::Event& event) {
-  std::visit([this](const auto& of_kind) { Handle(of_kind); }, event);
-}
-
-template <typename OfLink>
-void Core::Handle(const OfLink& event) {
-  const auto found = links_.find(event.link);
-  if (found == links_.end()) return;
-  const auto [transport, connection] = found->second;
-  connection->On(event);
-  if constexpr (std::is_same_v<OfLink, transport::LinkClosed>) {
-    if (!transport->ArmingIsCostly()) --cheap_links_;
-    links_.erase(event.link);
-    CheckFenced();
-  } else {
-    WantPump(connection);  // Lost chunks go out again.
-  }
-}
-
-void Core::Handle(const transport::Deregistered& event) {
-  regions_.OnDeregistered(event.region);
-  CheckFenced();
-}
-
-// --- End -----------------------------------------------------------------------------------------
-
 void Core::Shutdown() {
   if (forked()) return;
   closed_.store(true);
-  progress_->Call([this] { CloseAll(); });
+  progress_->Call([this] {
+    listener_->Stop();
+    handshakes_->Stop();
+    for (const auto& connection : connections_->All()) connection->End(ClosedHere("the endpoint"));
+    regions_.CloseAll();
+    CheckFenced();
+  });
   if (!progress_->WaitFor(fenced_, 1, In(settings().lease))) {
     WC_LOG(kWarning,
            "closing the endpoint while a stopped peer may still write: its links did not close within ",
            Seconds(settings().lease), " s; do not reuse its memory before that peer continues or has ended");
   }
   progress_->Call([this] {
-    DropTransports();
-    DropCallbacks();
+    lingering_->CloseAll();
+    links_.DropTransports();
+    // They may keep connections, each of which keeps this endpoint's state.
+    options_.on_connection = nullptr;
+    options_.on_disconnect = nullptr;
+    options_.on_notice = nullptr;
   });
   progress_->Stop();
 }
 
-/// They may keep connections, each of which keeps this endpoint's state.
-void Core::DropCallbacks() {
-  options_.on_connection = nullptr;
-  options_.on_disconnect = nullptr;
-  options_.on_notice = nullptr;
-}
-
-void Core::CloseAll() {
-  manager_->Stop();
-  for (const auto& connection : Live()) connection->End(ClosedHere("the endpoint"));
-  regions_.CloseAll();
-  CheckFenced();
-}
-
 void Core::CheckFenced() {
   if (closed_.load() && links_.empty() && regions_.open() == 0) fenced_.Set(1);
-}
-
-void Core::DropTransports() {
-  // What is unread when a socket closes would reset it, and the shutdown message could be lost with it.
-  for (auto next = lingering_.begin(); next != lingering_.end();) ReadLingering((next++)->first);
-  while (!lingering_.empty()) EndLingering(lingering_.begin());
-  sockets_->Forget(transports_key_);
-  {
-    const std::lock_guard lock(transports_mutex_);
-    transports_.clear();
-  }
-  regions_.SetTransports({});
-  // What is left is of peers that are stopped: the transports no longer touch our memory.
-  cheap_links_ = 0;
-  for (auto& [id, link] : std::exchange(links_, {})) link.connection->Abandon();
-  pumping_.clear();
 }
 
 }  // namespace weightcast::endpoint

@@ -1,22 +1,16 @@
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <shared_mutex>
 #include <span>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
-#include "base/poller.h"
-#include "endpoint/connection.h"
-#include "endpoint/connection_manager.h"
+#include "endpoint/connections.h"
 #include "endpoint/device_memory.h"
+#include "endpoint/handshake_listener.h"
+#include "endpoint/handshakes.h"
+#include "endpoint/lingering.h"
+#include "endpoint/links.h"
 #include "endpoint/progress.h"
 #include "endpoint/regions.h"
 #include "endpoint/sockets.h"
@@ -28,108 +22,41 @@ namespace weightcast::endpoint {
 
 /// What an endpoint and all its handles share. Everything that is not said to be for any thread belongs to
 /// the holder of progress (docs/threads.md).
-class Core final : public Work, public std::enable_shared_from_this<Core> {
+class Core final : public std::enable_shared_from_this<Core> {
  public:
-  using Factories = std::span<const transport::TransportFactory>;
-  using ConnectionState = std::shared_ptr<Connection::State>;
-
-  static Result<std::shared_ptr<Core>> Create(EndpointOptions options, Factories factories);
+  static Result<std::shared_ptr<Core>> Create(EndpointOptions options,
+                                              std::span<const transport::TransportFactory> factories);
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
-  ~Core() override;
 
   // --- Any thread -----------------------------------------------------------------------------
   [[nodiscard]] const Identity& self() const { return options_.self; }
   [[nodiscard]] const Settings& settings() const { return options_.settings; }
-  [[nodiscard]] const std::vector<std::string>& addresses() const { return manager_->addresses(); }
-  [[nodiscard]] Progress& progress() { return *progress_; }
-  [[nodiscard]] Regions& regions() { return regions_; }
-  [[nodiscard]] DeviceMemory& device_memory() { return device_memory_; }
-  [[nodiscard]] TransferPool& transfers() { return transfers_; }
+  [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
   /// kInternal after fork() in the child, kCancelled after Shutdown.
   [[nodiscard]] Status Usable() const;
   [[nodiscard]] bool forked() const;
-  /// The connection to this incarnation that has not ended, ready or not.
-  [[nodiscard]] ConnectionState FindLive(Incarnation peer) const;
-  /// The same for a peer described as in Endpoint::Connect; null for "anyone".
-  [[nodiscard]] ConnectionState FindMatching(const Identity& expected) const;
-  [[nodiscard]] std::vector<ConnectionState> Live() const;
-  Result<ConnectionState> Connect(const std::vector<std::string>& addresses, const Identity& expected,
-                                  TimePoint deadline, std::string key);
-  /// Import at a transport, unless they are gone: a connection's handle may outlive the endpoint.
-  Result<transport::RemoteRegion> ImportAt(transport::Transport& transport, transport::LinkId link,
-                                           const RegionName& name, uint64_t length, std::string_view key);
-  void ReleaseImport(transport::LinkId link, transport::RemoteRegion region);
   /// Closes everything, waits at most a lease until all is fenced, ends the thread.
   void Shutdown();
 
-  // --- Holder of progress -----------------------------------------------------------------------
+  // --- What it has; each says for which threads ---------------------------------------------------
+  [[nodiscard]] Progress& progress() { return *progress_; }
+  [[nodiscard]] TransferPool& transfers() { return transfers_; }
+  [[nodiscard]] DeviceMemory& device_memory() { return device_memory_; }
+  [[nodiscard]] Regions& regions() { return regions_; }
+  [[nodiscard]] const HandshakeListener& listener() { return *listener_; }
+  [[nodiscard]] Connections& connections() { return *connections_; }
+  [[nodiscard]] Connector& connector() { return handshakes_->connector(); }
+  [[nodiscard]] Links& links() { return links_; }
   [[nodiscard]] Timers& timers() { return timers_; }
   [[nodiscard]] Sockets& sockets() { return *sockets_; }
-  /// For a new connection: those that have not taken all device memory say why not.
-  [[nodiscard]] std::vector<NamedTransport> transports() const;
-  [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
-  /// What a peer that claims to be this must have.
-  [[nodiscard]] Key KeyFor(const Identity& peer) const;
-  [[nodiscard]] const std::function<Status(const Identity&)>& admit() const { return options_.admit; }
-  /// Runs a callback of the user: on the thread, or inside the user's Progress(); without progress.
-  void Later(std::function<void()> callback) { progress_->LaterForUser(std::move(callback)); }
-  /// Runs it on the thread: for what a handshake waits for.
-  void LaterOnThread(std::function<void()> callback) { progress_->Later(std::move(callback)); }
-  transport::LinkId AddLink(transport::Transport* transport, ConnectionState connection);
-  void CloseLink(transport::LinkId link);
-  void DropLink(transport::LinkId link) { links_.erase(link); }
-  /// It has something for the transports.
-  void WantPump(const ConnectionState& connection);
-  [[nodiscard]] bool pumping() const { return !pumping_.empty(); }
-  /// Takes what the transport has done already, moving nothing.
-  void Reap(transport::Transport& transport);
-  void OnProven(Proven proven);
-  void OnConnectionReady(const ConnectionState& connection, transport::Role role);
-  void OnConnectionEnded(const ConnectionState& connection, const Status& reason);
-  /// Notices wait to be taken.
-  void OnNotice(const ConnectionState& connection);
-  /// Lets the peer read what was sent last before the socket closes; one that has not proven itself only
-  /// while few linger.
-  void Linger(Channel channel, bool proven);
-
-  // Work.
-  bool Step(bool sockets) override;
-  bool Arm() override;
-  void Disarm() override;
-  [[nodiscard]] bool ArmingIsCostly() const override { return !links_.empty() && cheap_links_ == 0; }
-  void Mask(bool on) override { sockets_->Change(transports_key_, on ? 0U : uint32_t{EPOLLIN}); }
-  [[nodiscard]] std::optional<TimePoint> NextDeadline() const override { return timers_.next(); }
+  [[nodiscard]] LingeringChannels& lingering() { return *lingering_; }
 
  private:
-  struct Link {
-    transport::Transport* transport = nullptr;
-    ConnectionState connection;  ///< Held until LinkClosed.
-  };
-  struct Lingering {
-    Channel channel;
-    uint64_t key = 0;
-    TimerId limit;
-  };
-
   explicit Core(EndpointOptions options);
-  Status Init(Factories factories);
-  Status CheckOptions() const;
-  Status CreateTransports(Factories factories);
-  Status AddTransport(const transport::TransportFactory& factory);
-  void WaitForCall(const std::shared_ptr<ConnectCall>& call);
-  bool PumpAll();
-  void Dispatch(const transport::Event& event);
-  template <typename OfLink>
-  void Handle(const OfLink& event);
-  void Handle(const transport::Deregistered& event);
-  void CloseAll();
+  Status Init(std::span<const transport::TransportFactory> factories);
+  void OnProven(Proven proven);
   void CheckFenced();
-  void DropTransports();
-  void DropCallbacks();
-  /// Reads past what it says until it closes, a bounded amount at a time.
-  void ReadLingering(uint64_t id);
-  void EndLingering(std::map<uint64_t, Lingering>::iterator ended);
 
   EndpointOptions options_;
   std::string peers_key_;  ///< Of options_.token, which is cleared.
@@ -143,23 +70,12 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Sockets> sockets_;
   Timers timers_;
-  std::shared_mutex transports_mutex_;  ///< Held by callers inside a transport, and to end them.
-  std::vector<std::unique_ptr<transport::Transport>> transports_;
-  std::vector<NamedTransport> named_;
-  Poller transport_poller_;  ///< All transports' descriptors: one call masks them.
-  uint64_t transports_key_ = 0;
-  std::array<transport::Event, 128> events_;
-  std::unordered_map<transport::LinkId, Link> links_;
-  uint32_t last_link_ = 0;
-  size_t cheap_links_ = 0;  ///< Of transports that do not arm dearly.
-  std::vector<ConnectionState> pumping_;
-  std::unique_ptr<ConnectionManager> manager_;
-  std::map<uint64_t, Lingering> lingering_;
-  uint64_t last_lingering_ = 0;
+  Links links_;
+  std::unique_ptr<HandshakeListener> listener_;
+  std::unique_ptr<LingeringChannels> lingering_;
+  std::unique_ptr<Connections> connections_;
+  std::unique_ptr<Handshakes> handshakes_;
   Flag fenced_;  ///< 1: closed, and nothing can land any more.
-
-  mutable std::mutex mutex_;  ///< Guards live_.
-  std::map<Incarnation, ConnectionState> live_;
 };
 
 }  // namespace weightcast::endpoint

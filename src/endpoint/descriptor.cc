@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/strings.h"
-#include "endpoint/control_message.h"
+#include "endpoint/message.h"
 
 namespace weightcast::endpoint {
 namespace {

@@ -127,7 +127,7 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
   state_->core->progress().Submit(
       MakeTask([state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
-          state->core->Later([state, then = std::move(then)] { then(state->outcome); });
+          state->core->progress().LaterForUser([state, then = std::move(then)] { then(state->outcome); });
           return;
         }
         auto& on_end = state->options.on_end;
@@ -150,8 +150,8 @@ void Transfer::Cancel() {
       MakeTask([state = endpoint::Share(*state_)] {
         if (state->phase.value() >= State::kEnded) return;
         static_cast<Connection::State*>(state->connection.get())
-            ->EndTransfer(*state,
-                          {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
+            ->sender()
+            .End(*state, {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
       }),
       /*now=*/true);
 }
@@ -167,7 +167,7 @@ std::string Connection::transport_name() const { return state_->transport_name()
 bool Connection::Moves(MemoryKind kind) const { return state_->Moves(kind); }
 Status Connection::status() const { return state_->status(); }
 Result<RemoteRegion> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
-void Connection::Release(const RemoteRegion& region) { state_->Release(region); }
+void Connection::Release(const RemoteRegion& region) { state_->imports().Remove(region); }
 
 Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
   WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));
@@ -182,7 +182,7 @@ Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
   return state_->OpenGrant(std::move(options));
 }
 GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
-  return state_->ProgressOf(grant);
+  return state_->grants().ProgressOf(grant);
 }
 Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline) {
   return state_->WaitGrant(grant, transfers, deadline);
@@ -217,7 +217,7 @@ class EndpointImpl final : public Endpoint {
   [[nodiscard]] const Identity& self() const override { return core_->self(); }
   [[nodiscard]] int descriptor() const override { return core_->progress().descriptor(); }
   size_t Progress() override { return core_->forked() ? 0 : core_->progress().StepAndRunCallbacks(); }
-  [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->addresses(); }
+  [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->listener().addresses(); }
 
   using Endpoint::Register;
   Result<Region> Register(const Memory& memory, Access access) override {
@@ -235,19 +235,21 @@ class EndpointImpl final : public Endpoint {
 
   Result<Connection> Connect(const std::vector<std::string>& addresses, const Identity& expected,
                              TimePoint deadline, std::string key) override {
-    WC_ASSIGN_OR_RETURN(auto connection, core_->Connect(addresses, expected, deadline, std::move(key)));
+    WC_RETURN_IF_ERROR(core_->Usable());
+    WC_ASSIGN_OR_RETURN(auto connection,
+                        core_->connector().Connect(addresses, expected, deadline, std::move(key)));
     return Connection(std::move(connection));
   }
 
   [[nodiscard]] std::optional<Connection> Find(Incarnation peer) const override {
-    auto connection = core_->FindLive(peer);
+    auto connection = core_->connections().Find(peer);
     if (connection == nullptr || !connection->usable()) return std::nullopt;
     return Connection(std::move(connection));
   }
 
   [[nodiscard]] std::vector<PeerInfo> Peers() const override {
     std::vector<PeerInfo> peers;
-    for (const auto& connection : core_->Live()) {
+    for (const auto& connection : core_->connections().All()) {
       if (!connection->usable()) continue;
       peers.push_back({connection->peer(), connection->transport_name(), connection->Describe()});
     }

@@ -4,10 +4,17 @@
 
 #include <algorithm>
 
+#include "base/split_list.h"
 #include "base/strings.h"
+#include "endpoint/handshakes.h"
 
 namespace weightcast::endpoint {
 namespace {
+
+/// Accepted at once before others get their turn.
+constexpr int kAcceptsAtOnce = 64;
+/// How long nobody is accepted when descriptors have run out.
+constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 bool IsBareV6(std::string_view text) {
   return !text.starts_with('[') && std::count(text.begin(), text.end(), ':') > 1;
@@ -16,16 +23,6 @@ bool IsBareV6(std::string_view text) {
 /// "10.0.0.1", "fe80::1%eth0", "[::1]" → with this port.
 std::string WithPort(std::string_view host, uint16_t port) {
   return IsBareV6(host) ? StrCat("[", host, "]:", port) : StrCat(host, ":", port);
-}
-
-std::vector<std::string_view> Split(std::string_view list) {
-  std::vector<std::string_view> parts;
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    if (comma > 0) parts.push_back(list.substr(0, comma));
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return parts;
 }
 
 Result<SocketAddress> BindAddress(const Settings& settings) {
@@ -44,7 +41,7 @@ int Remoteness(const SocketAddress& address) {
 
 Result<std::vector<std::string>> Advertised(const Settings& settings, uint16_t port) {
   std::vector<std::string> addresses;
-  for (const std::string_view text : Split(settings.advertise)) {
+  for (const std::string_view text : SplitList(settings.advertise)) {
     const bool complete = !IsBareV6(text) && ParseHostPort(text).ok();
     addresses.push_back(complete ? std::string(text) : WithPort(text, port));
     const std::string& address = addresses.back();
@@ -73,28 +70,60 @@ std::vector<std::string> FoundAddresses(const Settings& settings, int family, ui
 
 }  // namespace
 
-Result<HandshakeListener> OpenHandshakeListener(const Settings& settings) {
+Result<std::unique_ptr<HandshakeListener>> HandshakeListener::Open(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(SocketAddress bind, BindAddress(settings));
   WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
-  HandshakeListener made;
+  std::unique_ptr<HandshakeListener> made(new HandshakeListener());
   WC_ASSIGN_OR_RETURN(UniqueFd listener, Listen(bind, ports));
-  made.socket = Listener(std::move(listener));
-  AcceptOnceHeard(made.socket.get());
-  WC_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddressOf(made.socket.get()));
-  made.port = bound.port();
-  made.loopback_only = bound.IsLoopback();
+  made->socket_ = Listener(std::move(listener));
+  AcceptOnceHeard(made->socket_.get());
+  WC_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddressOf(made->socket_.get()));
+  made->port_ = bound.port();
+  made->loopback_only_ = bound.IsLoopback();
   if (!settings.advertise.empty()) {
-    WC_ASSIGN_OR_RETURN(made.addresses, Advertised(settings, made.port));
+    WC_ASSIGN_OR_RETURN(made->addresses_, Advertised(settings, made->port_));
   } else if (bound.IsWildcard()) {
-    made.addresses = FoundAddresses(settings, bound.family(), made.port);
+    made->addresses_ = FoundAddresses(settings, bound.family(), made->port_);
   } else {
-    made.addresses = {bound.ToString()};
+    made->addresses_ = {bound.ToString()};
   }
-  if (made.addresses.empty()) {
+  if (made->addresses_.empty()) {
     return Status(Code::kInvalidArgument, StrCat("no network address to offer; setting interface is '",
                                                  settings.interface, "': name an interface that is up"));
   }
   return made;
+}
+
+Status HandshakeListener::Start(Sockets& sockets, Timers& timers, Handshakes& handshakes) {
+  sockets_ = &sockets;
+  timers_ = &timers;
+  handshakes_ = &handshakes;
+  WC_ASSIGN_OR_RETURN(key_, sockets_->Watch(socket_.get(), EPOLLIN, [this](uint32_t) { OnAcceptable(); }));
+  return Status::Ok();
+}
+
+void HandshakeListener::Stop() {
+  sockets_->Forget(key_);
+  timers_->Cancel(pause_);
+  socket_.reset();
+}
+
+void HandshakeListener::OnAcceptable() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    auto fd = Accept(socket_.get());
+    if (!fd.ok()) {
+      if (complaint_.Due(Clock::now())) {
+        WC_LOG(kError, "the endpoint accepts no connections now: ", fd.status().message());
+      }
+      // The pending connection stays readable: without a rest we would spin on it.
+      if (handshakes_->MakeRoom()) continue;
+      sockets_->Change(key_, 0);
+      pause_ = timers_->Add(In(kAcceptPause), [this] { sockets_->Change(key_, EPOLLIN); });
+      return;
+    }
+    if (!fd->valid()) return;
+    handshakes_->Accept(std::move(fd).value());
+  }
 }
 
 Result<std::vector<SocketAddress>> ResolveAll(const std::vector<std::string>& addresses) {

@@ -30,4 +30,82 @@ std::optional<Status> ParseOutcome(std::string_view payload) {
   return Status(static_cast<Code>(code), Printable(text));
 }
 
+std::string EncodeOffers(const std::vector<PathOffer>& offers) {
+  ByteWriter out;
+  out.Put(static_cast<uint8_t>(offers.size()));
+  for (const PathOffer& offer : offers) {
+    out.PutString(offer.transport);
+    out.Put(static_cast<uint8_t>(offer.open));
+    out.PutString(std::string_view(offer.blob).substr(0, offer.open ? kMaxBlob : kMaxReason));
+  }
+  return out.Take();
+}
+
+std::optional<std::vector<PathOffer>> ParseOffers(std::string_view payload) {
+  ByteReader in(payload);
+  const auto count = in.Get<uint8_t>();
+  if (count > kMaxTransports) return std::nullopt;
+  std::vector<PathOffer> offers;
+  for (int i = 0; i < count && in.ok(); ++i) {
+    PathOffer offer;
+    offer.transport = in.GetString(kMaxTransportName);
+    const auto open = in.Get<uint8_t>();
+    const auto blob = in.GetString(kMaxBlob);
+    offer.open = open == 1;
+    offer.blob = offer.open ? std::string(blob) : Printable(blob);
+    const bool known = std::any_of(offers.begin(), offers.end(), [&](const PathOffer& other) {
+      return other.transport == offer.transport;
+    });
+    if (open > 1 || known || offer.transport.empty()) return std::nullopt;
+    offers.push_back(std::move(offer));
+  }
+  if (!in.AtEnd()) return std::nullopt;
+  return offers;
+}
+
+std::string EncodePath(const PathNotice& notice) {
+  ByteWriter out;
+  out.Put(notice.index);
+  out.Put(static_cast<uint8_t>(notice.ready ? 1 : 2));
+  out.PutString(std::string_view(notice.reason).substr(0, kMaxReason));
+  return out.Take();
+}
+
+std::optional<PathNotice> ParsePath(std::string_view payload) {
+  ByteReader in(payload);
+  PathNotice notice;
+  notice.index = in.Get<uint8_t>();
+  const auto state = in.Get<uint8_t>();
+  notice.ready = state == 1;
+  notice.reason = Printable(in.GetString(kMaxReason));
+  if (!in.AtEnd() || notice.index >= kMaxTransports || (state != 1 && state != 2)) return std::nullopt;
+  return notice;
+}
+
+std::string EncodeChosen(uint8_t index) {
+  ByteWriter out;
+  out.Put(index);
+  return out.Take();
+}
+
+std::optional<uint8_t> ParseChosen(std::string_view payload) {
+  ByteReader in(payload);
+  const auto index = in.Get<uint8_t>();
+  if (!in.AtEnd() || index >= kMaxTransports) return std::nullopt;
+  return index;
+}
+
+std::string EncodeCredit(uint64_t taken) {
+  ByteWriter out;
+  out.Put(taken);
+  return out.Take();
+}
+
+std::optional<uint64_t> ParseCredit(std::string_view payload) {
+  ByteReader in(payload);
+  const auto taken = in.Get<uint64_t>();
+  if (!in.AtEnd()) return std::nullopt;
+  return taken;
+}
+
 }  // namespace weightcast::endpoint

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "endpoint/control_message.h"
+#include "endpoint/message.h"
 
 namespace weightcast::endpoint {
 namespace {

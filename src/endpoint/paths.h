@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "endpoint/control_message.h"
+#include "endpoint/message.h"
 #include "transport/transport.h"
 #include "weightcast/clock.h"
 

@@ -174,7 +174,7 @@ void Regions::Done(RegisteredMemory& registration) {
   if (table_.Drop(id)) OnUnused(id);
 }
 
-Result<GrantedRegion> Regions::Granted(const LocalSlice& slice) {
+Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
   const uint64_t serial = SliceAccess::SerialOf(slice);
   RegisteredMemory* const found = serial == 0 ? nullptr : Use(SliceAccess::IndexOf(slice));
   if (found == nullptr)
@@ -182,13 +182,39 @@ Result<GrantedRegion> Regions::Granted(const LocalSlice& slice) {
                   "the grant is for a region that is closed; register its memory again");
   const bool same = found->serial == serial;
   const bool writes = found->access == Access::kGranted || found->access == Access::kReadWrite;
-  const GrantedRegion granted{.name = found->name, .length = found->memory.length};
+  const transport::WriteRanges::Runs granted{
+      .region = found->name.id, .generation = found->name.generation, .length = found->memory.length};
   Done(*found);
   if (same && writes) return granted;
   return Status(
       Code::kInvalidArgument,
       same ? "the grant is for a region that takes no writes; register it with kGranted"
            : "the grant is for a region that is closed, or of another endpoint; register its memory here");
+}
+
+Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> ranges) {
+  std::vector<transport::WriteRanges::Runs> all;
+  all.reserve(ranges.size());
+  for (const GrantRange& range : ranges) {
+    const uint64_t length = range.first.length();
+    WC_ASSIGN_OR_RETURN(const auto whole, Granted(range.first));
+    const uint64_t offset = SliceAccess::OffsetOf(range.first);
+    const bool apart = range.count == 1 || (range.count > 1 && range.stride >= length && range.stride > 0);
+    const uint64_t room = whole.length - offset - length;  // The slice lies inside.
+    if (!apart || (range.count > 1 && (range.count - 1) > room / range.stride)) {
+      return Status(Code::kOutOfBounds,
+                    StrCat("a grant of ", range.count, " runs of ", length, " bytes, ", range.stride,
+                           " bytes apart, from byte ", offset, " of a registration of ", whole.length,
+                           " on; give runs that lie inside it and apart from each other"));
+    }
+    all.push_back({.region = whole.region,
+                   .generation = whole.generation,
+                   .offset = offset,
+                   .length = length,
+                   .stride = range.stride,
+                   .count = range.count});
+  }
+  return std::make_shared<const transport::WriteRanges>(std::move(all));
 }
 
 /// Nothing of ours touches a registration that is closing any more: the transports' turn.

@@ -42,12 +42,6 @@ struct RegisteredMemory {
   Flag closed;                           ///< 1: no peer reads or writes it any more.
 };
 
-/// What a grant says of a registration.
-struct GrantedRegion {
-  RegionName name;
-  uint64_t length = 0;  ///< Of the registration.
-};
-
 /// The registrations of an endpoint.
 class Regions {
  public:
@@ -73,9 +67,8 @@ class Regions {
   RegisteredMemory* Use(uint32_t id);
   /// Ends one Use.
   void Done(RegisteredMemory& registration);
-  /// The live registration that a slice names, for a grant of it: kInvalidArgument if it names none, or one
-  /// that takes no writes.
-  Result<GrantedRegion> Granted(const LocalSlice& slice);
+  /// As transports take it; kInvalidArgument and kOutOfBounds for ranges that are none, or take no writes.
+  Result<transport::GrantReach> ReachOf(std::span<const GrantRange> ranges);
   /// Lets go of a closed registration's buffer, which may take long when it is the last to hold it.
   void FreeBuffer(RegisteredMemory& registration);
 
@@ -90,6 +83,8 @@ class Regions {
   [[nodiscard]] size_t open() const;
 
  private:
+  /// The whole of the live registration that a slice names, if it takes writes.
+  Result<transport::WriteRanges::Runs> Granted(const LocalSlice& slice);
   Result<Handle> AcquireDevice(const Memory& memory, Access access);
   Result<std::shared_ptr<RegisteredMemory>> Make(const DescribedMemory& memory, Access access);
   Status RegisterWithAll(RegisteredMemory& registration);

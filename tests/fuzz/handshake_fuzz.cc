@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "endpoint/control_message.h"
 #include "endpoint/handshake.h"
+#include "endpoint/message.h"
 #include "endpoint/notices.h"
 
 using namespace weightcast;

@@ -1,10 +1,11 @@
+#include "endpoint/message.h"
+
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include <random>
 
 #include "endpoint/channel.h"
-#include "endpoint/control_message.h"
 #include "endpoint/descriptor.h"
 
 namespace weightcast::endpoint {

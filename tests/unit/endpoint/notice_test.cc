@@ -8,8 +8,8 @@
 
 #include "base/socket.h"
 #include "endpoint/channel.h"
-#include "endpoint/control_message.h"
 #include "endpoint/handshake.h"
+#include "endpoint/message.h"
 #include "endpoint/notices.h"
 #include "stream/shared_key.h"
 #include "unit/endpoint/party.h"

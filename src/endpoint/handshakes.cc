@@ -1,12 +1,10 @@
-#include "endpoint/connection_manager.h"
+#include "endpoint/handshakes.h"
 
 #include <algorithm>
 
-#include "base/advice.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
-#include "endpoint/core.h"
 
 namespace weightcast::endpoint {
 namespace {
@@ -28,80 +26,113 @@ std::string RunAndNumber(const SocketAddress& address) {
 
 }  // namespace
 
-Status ConnectionManager::Start() {
-  WC_ASSIGN_OR_RETURN(listener_key_, core_.sockets().Watch(listener_.socket.get(), EPOLLIN,
-                                                           [this](uint32_t) { OnAcceptable(); }));
-  return Status::Ok();
-}
-
-void ConnectionManager::Stop() {
-  stopped_ = true;
-  core_.sockets().Forget(listener_key_);
-  core_.timers().Cancel(accept_pause_);
-  listener_.socket.reset();
-  for (const Call& call : std::list<Call>(calls_)) {
-    Resolve(call, ClosedHere("the endpoint"), nullptr);
-  }
+void Handshakes::Stop() {
+  connector_.Stop();
   while (!attempts_.empty()) Erase(attempts_.begin()->second, /*linger=*/false);
 }
 
 // --- Attempts ----------------------------------------------------------------------------------
 
-ConnectionManager::Attempt& ConnectionManager::NewAttempt(Role role, UniqueFd fd,
-                                                          const SocketAddress& address, const Call& call) {
+void Handshakes::Accept(UniqueFd fd) {
+  auto address = PeerAddressOf(fd.get());
+  if (!address.ok()) return;  // Gone already.
+  if (half_open_.full()) MakeRoom();
+  TuneTcp(fd.get(), context_.options.settings.lease);
+  Attempt& attempt = NewAttempt(Role::kResponder, std::move(fd), *address, nullptr);
+  half_open_.Add(attempt.id);
+  if (Status status = Watch(attempt, EPOLLIN); !status.ok()) return Fail(attempt, status);
+  // An honest hello is here already: whoever has said it is not among those who go first.
+  Read(attempt.id);
+}
+
+bool Handshakes::MakeRoom() {
+  if (half_open_.empty()) return false;
+  Attempt& attempt = *Find(half_open_.Victim());
+  LogRefusal(attempt, {Code::kExhausted,
+                       "too many half-open handshakes; if these are processes of your job, raise the limit "
+                       "of open files (ulimit -n)"});
+  Erase(attempt, /*linger=*/false);
+  return true;
+}
+
+Status Handshakes::Start(const Call& call, const SocketAddress& address) {
+  WC_ASSIGN_OR_RETURN(UniqueFd fd, StartConnect(address));
+  TuneTcp(fd.get(), context_.options.settings.lease);
+  Attempt& attempt = NewAttempt(Role::kInitiator, std::move(fd), address, call);
+  attempt.stage = Attempt::Stage::kConnecting;
+  ++call->running;
+  Status status = Watch(attempt, EPOLLOUT);
+  if (!status.ok()) Erase(attempt, /*linger=*/false);
+  return status;
+}
+
+void Handshakes::Drop(const Call& call) {
+  for (auto next = attempts_.begin(); next != attempts_.end();) {
+    Attempt& attempt = (next++)->second;
+    if (attempt.call == call) Erase(attempt, /*linger=*/false);
+  }
+}
+
+bool Handshakes::BeingMade(Incarnation peer) {
+  return connections_.Find(peer) != nullptr || FindIncoming(peer) != nullptr;
+}
+
+Handshakes::Attempt& Handshakes::NewAttempt(Role role, UniqueFd fd, const SocketAddress& address,
+                                            const Call& call) {
   const uint64_t id = ++last_attempt_;
-  Hello hello{.port = listener_.port,
-              .identity = core_.self(),
-              .boot_id = core_.boot_id(),
-              .chunk = core_.settings().chunk,
-              .lease = core_.settings().lease};
+  Hello hello = hello_;
   FillRandom(hello.nonce);
-  const FindKey find_key = [this, key = call == nullptr ? std::string() : call->key](const Identity& peer) {
-    return key.empty() ? core_.KeyFor(peer) : Key{Key::Of::kPair, key};
-  };
+  const FindKey find_key = call == nullptr || call->key.empty()
+                               ? find_key_
+                               : [key = call->key](const Identity&) { return Key{Key::Of::kPair, key}; };
   Handshaker machine(role, std::move(hello), find_key, call == nullptr ? Identity{} : call->expected);
   Attempt& attempt = attempts_
                          .emplace(id, Attempt{.id = id,
                                               .role = role,
-                                              .begun = Clock::now(),
                                               .channel = Channel(std::move(fd)),
                                               .machine = std::move(machine),
                                               .address = address,
                                               .call = call})
                          .first->second;
-  attempt.limit = core_.timers().Add(In(core_.settings().connect_timeout), [this, id] {
+  const Duration most = context_.options.settings.connect_timeout;
+  attempt.limit = context_.timers.Add(In(most), [this, id, most] {
     if (Attempt* late = Find(id)) {
-      FailAttempt(*late,
-                  {Code::kTimedOut, StrCat("no handshake within ", Seconds(core_.settings().connect_timeout),
+      Fail(*late, {Code::kTimedOut, StrCat("no handshake within ", Seconds(most),
                                            " s (connect_timeout); check that it is a weightcast endpoint")});
     }
   });
   return attempt;
 }
 
-Status ConnectionManager::WatchAttempt(Attempt& attempt, uint32_t events) {
+Status Handshakes::Watch(Attempt& attempt, uint32_t events) {
   WC_ASSIGN_OR_RETURN(attempt.key,
-                      core_.sockets().Watch(attempt.channel.fd(), events,
-                                            [this, id = attempt.id](uint32_t e) { OnSocket(id, e); }));
+                      context_.sockets.Watch(attempt.channel.fd(), events,
+                                             [this, id = attempt.id](uint32_t e) { OnSocket(id, e); }));
   return Status::Ok();
 }
 
-ConnectionManager::Attempt* ConnectionManager::Find(uint64_t id) {
+Handshakes::Attempt* Handshakes::Find(uint64_t id) {
   const auto found = attempts_.find(id);
   return found == attempts_.end() ? nullptr : &found->second;
 }
 
-void ConnectionManager::OnSocket(uint64_t id, uint32_t events) {
+void Handshakes::OnSocket(uint64_t id, uint32_t events) {
   Attempt* attempt = Find(id);
   if (attempt == nullptr) return;
-  if (attempt->stage == Attempt::Stage::kConnecting) return OnConnectable(*attempt);
+  if (attempt->stage == Attempt::Stage::kConnecting) {
+    Status status = ConnectOutcome(attempt->channel.fd(), attempt->address);
+    if (!status.ok()) return Fail(*attempt, status);
+    attempt->stage = Attempt::Stage::kTalking;
+    context_.sockets.Change(attempt->key, EPOLLIN);
+    return Send(*attempt, attempt->machine.Start());
+  }
   if ((events & EPOLLOUT) != 0 && attempt->channel.Flush().ok() && !attempt->channel.waiting()) {
-    core_.sockets().Change(attempt->key, EPOLLIN);
+    context_.sockets.Change(attempt->key, EPOLLIN);
   }
   Read(id);
 }
 
-void ConnectionManager::Read(uint64_t id) {
+void Handshakes::Read(uint64_t id) {
   Attempt* attempt = Find(id);
   const Status received = attempt->channel.Receive().status();
   // Each message may end the attempt, or turn it into a connection, which goes on reading.
@@ -116,16 +147,16 @@ void ConnectionManager::Read(uint64_t id) {
   if (attempt->call != nullptr && attempt->machine.state() != Handshaker::State::kFailed) {
     attempt->call->dropped = true;
   }
-  FailAttempt(*attempt, received);
+  Fail(*attempt, received);
 }
 
-void ConnectionManager::Send(Attempt& attempt, const Message& message) {
+void Handshakes::Send(Attempt& attempt, const Message& message) {
   // A broken socket shows when it is read next.
   if (!attempt.channel.Send(message).ok()) return;
-  if (attempt.channel.waiting()) core_.sockets().Change(attempt.key, EPOLLIN | EPOLLOUT);
+  if (attempt.channel.waiting()) context_.sockets.Change(attempt.key, EPOLLIN | EPOLLOUT);
 }
 
-void ConnectionManager::React(Attempt& attempt) {
+void Handshakes::React(Attempt& attempt) {
   switch (attempt.machine.state()) {
     case Handshaker::State::kGreeting:
       return;
@@ -147,41 +178,40 @@ void ConnectionManager::React(Attempt& attempt) {
       if (attempt.machine.superseded() && attempt.call != nullptr) {
         const Call call = attempt.call;
         Erase(attempt, /*linger=*/false);
-        return WaitFor(call, call->target);
+        return connector_.WaitFor(call, call->target);
       }
-      return FailAttempt(attempt, attempt.machine.failure());
+      return Fail(attempt, attempt.machine.failure());
   }
 }
 
 /// The peer has proven itself. If both sides have begun, the lower incarnation's connection lives.
-void ConnectionManager::Decide(Attempt& attempt) {
+void Handshakes::Decide(Attempt& attempt) {
   const Incarnation peer = attempt.machine.peer()->identity.incarnation;
   if (attempt.role == Role::kResponder) {
-    if (const Call call = OwnCallTo(peer); call != nullptr) {
+    if (const Call call = connector_.OwnCallTo(peer); call != nullptr) {
       const bool own_has_met = std::any_of(attempts_.begin(), attempts_.end(), [&](const auto& entry) {
         return entry.second.call == call && entry.second.machine.peer().has_value();
       });
-      if (core_.self().incarnation < peer && own_has_met) {
+      if (context_.options.self.incarnation < peer && own_has_met) {
         attempt.stage = Attempt::Stage::kHeld;
         return;
       }
-      WaitFor(call, peer);
+      connector_.WaitFor(call, peer);
     }
   }
   AskAdmit(attempt);
 }
 
-void ConnectionManager::AskAdmit(Attempt& attempt) {
+void Handshakes::AskAdmit(Attempt& attempt) {
   attempt.stage = Attempt::Stage::kDeciding;
-  const auto& admit = core_.admit();
+  const auto& admit = context_.options.admit;
   if (!admit) return OnAdmit(attempt.id, Status::Ok());
-  core_.LaterOnThread([core = core_.shared_from_this(), this, id = attempt.id, admit,
-                       identity = attempt.machine.peer()->identity] {
-    core->progress().Submit(MakeTask([this, id, status = admit(identity)] { OnAdmit(id, status); }), true);
+  context_.progress.Later([this, id = attempt.id, admit, identity = attempt.machine.peer()->identity] {
+    context_.progress.Submit(MakeTask([this, id, status = admit(identity)] { OnAdmit(id, status); }), true);
   });
 }
 
-void ConnectionManager::OnAdmit(uint64_t id, const Status& status) {
+void Handshakes::OnAdmit(uint64_t id, const Status& status) {
   Attempt* attempt = Find(id);
   if (attempt == nullptr || attempt->stage != Attempt::Stage::kDeciding) return;
   if (!status.ok()) return Refuse(*attempt, status);
@@ -191,23 +221,23 @@ void ConnectionManager::OnAdmit(uint64_t id, const Status& status) {
 }
 
 /// Our own attempt has succeeded on both sides; only we can still drop it.
-void ConnectionManager::Settle(Attempt& attempt) {
+void Handshakes::Settle(Attempt& attempt) {
   const Incarnation peer = attempt.machine.peer()->identity.incarnation;
   const Call call = attempt.call;
   const Status superseded(Code::kCancelled, kSuperseded);
-  if (const auto existing = core_.FindLive(peer); existing != nullptr) {
+  if (const auto existing = connections_.Find(peer); existing != nullptr) {
     ReleaseHeld(peer, /*superseded=*/true);
     Send(attempt, attempt.machine.Refuse(superseded));
     Erase(attempt, /*linger=*/true);
-    if (existing->usable()) return Resolve(call, Status::Ok(), existing);
-    return WaitFor(call, peer);
+    if (existing->usable()) return connector_.Resolve(call, Status::Ok(), existing);
+    return connector_.WaitFor(call, peer);
   }
   if (Attempt* incoming = FindIncoming(peer);
       incoming != nullptr && incoming->stage != Attempt::Stage::kHeld) {
-    if (core_.self().incarnation > peer) {
+    if (context_.options.self.incarnation > peer) {
       Send(attempt, attempt.machine.Refuse(superseded));
       Erase(attempt, /*linger=*/true);
-      return WaitFor(call, peer);
+      return connector_.WaitFor(call, peer);
     }
     Erase(*incoming, /*linger=*/false);
   }
@@ -215,23 +245,23 @@ void ConnectionManager::Settle(Attempt& attempt) {
   Establish(attempt);
 }
 
-void ConnectionManager::Establish(Attempt& attempt) {
+void Handshakes::Establish(Attempt& attempt) {
   const Call call = attempt.call;
   const Hello& hello = *attempt.machine.peer();
   const Incarnation peer = hello.identity.incarnation;
   SocketAddress address = attempt.address;
   if (attempt.role == Role::kResponder && hello.port != 0) address.set_port(hello.port);
-  core_.sockets().Forget(attempt.key);
+  context_.sockets.Forget(attempt.key);
   Proven proven{attempt.role, hello, RunAndNumber(address), std::move(attempt.channel)};
   Erase(attempt, /*linger=*/false);
   if (call != nullptr) {
     ReleaseHeld(peer, /*superseded=*/true);
-    WaitFor(call, peer);
+    connector_.WaitFor(call, peer);
   }
-  core_.OnProven(std::move(proven));
+  proven_(std::move(proven));
 }
 
-void ConnectionManager::ReleaseHeld(Incarnation peer, bool superseded) {
+void Handshakes::ReleaseHeld(Incarnation peer, bool superseded) {
   Attempt* held = FindIncoming(peer);
   if (held == nullptr || held->stage != Attempt::Stage::kHeld) return;
   if (!superseded) return AskAdmit(*held);
@@ -239,7 +269,7 @@ void ConnectionManager::ReleaseHeld(Incarnation peer, bool superseded) {
   Erase(*held, /*linger=*/true);
 }
 
-ConnectionManager::Attempt* ConnectionManager::FindIncoming(Incarnation peer) {
+Handshakes::Attempt* Handshakes::FindIncoming(Incarnation peer) {
   for (auto& [id, attempt] : attempts_) {
     if (attempt.role == Role::kResponder && attempt.stage >= Attempt::Stage::kHeld &&
         attempt.machine.peer()->identity.incarnation == peer) {
@@ -252,40 +282,33 @@ ConnectionManager::Attempt* ConnectionManager::FindIncoming(Incarnation peer) {
 // --- Ends of attempts ----------------------------------------------------------------------------
 
 /// We refuse: the peer learns why.
-void ConnectionManager::Refuse(Attempt& attempt, const Status& reason) {
+void Handshakes::Refuse(Attempt& attempt, const Status& reason) {
   if (attempt.machine.state() != Handshaker::State::kFailed) Send(attempt, attempt.machine.Refuse(reason));
-  FailAttempt(attempt, reason);
+  Fail(attempt, reason);
 }
 
-void ConnectionManager::FailAttempt(Attempt& attempt, const Status& reason) {
+void Handshakes::Fail(Attempt& attempt, Status reason) {
   const Call call = attempt.call;
-  const bool incoming = attempt.role == Role::kResponder;
+  const SocketAddress address = attempt.address;
   const auto peer = attempt.machine.peer();
   const bool proven = attempt.stage >= Attempt::Stage::kHeld;
-  if (incoming) {
-    LogRefusal(attempt, reason);
-  } else {
-    AddError(*call, attempt.address, reason);
-  }
+  if (call == nullptr) LogRefusal(attempt, reason);
   Erase(attempt, /*linger=*/attempt.stage != Attempt::Stage::kConnecting);
-  if (call != nullptr && call->stage == ConnectCall::Stage::kConnecting) TryNext(call);
-  if (!incoming || !proven) return;
-  for (const Call& waiting : std::list<Call>(calls_)) {
-    if (waiting->target == peer->identity.incarnation) Reconsider(waiting);
-  }
+  if (call != nullptr) return connector_.OnAttemptFailed(call, address, reason);
+  if (proven) connector_.OnIncomingFailed(peer->identity.incarnation);
 }
 
-void ConnectionManager::Erase(Attempt& attempt, bool linger) {
+void Handshakes::Erase(Attempt& attempt, bool linger) {
   if (attempt.call != nullptr) --attempt.call->running;
-  core_.timers().Cancel(attempt.limit);
-  core_.sockets().Forget(attempt.key);
-  if (linger) core_.Linger(std::move(attempt.channel), attempt.stage >= Attempt::Stage::kHeld);
+  context_.timers.Cancel(attempt.limit);
+  context_.sockets.Forget(attempt.key);
+  if (linger) lingering_.Add(std::move(attempt.channel), attempt.stage >= Attempt::Stage::kHeld);
   half_open_.Remove(attempt.id);
   attempts_.erase(attempt.id);
 }
 
 /// At most a line a second: anyone can connect, and must not fill the disk.
-void ConnectionManager::LogRefusal(const Attempt& attempt, const Status& reason) {
+void Handshakes::LogRefusal(const Attempt& attempt, const Status& reason) {
   const bool refused = attempt.machine.state() == Handshaker::State::kFailed && !attempt.machine.superseded();
   // Someone who connects and leaves, a health check or a second try say, is not worth a warning.
   const bool warn = refused || reason.code() == Code::kExhausted;

@@ -1,17 +1,15 @@
-// The half of ConnectionManager that serves callers in Endpoint::Connect: addresses, staggering, retries.
-
-#include <algorithm>
+#include "endpoint/connector.h"
 
 #include "base/advice.h"
 #include "base/strings.h"
-#include "endpoint/connection_manager.h"
-#include "endpoint/core.h"
+#include "endpoint/handshake_listener.h"
+#include "endpoint/handshakes.h"
 
 namespace weightcast::endpoint {
 namespace {
 
-using transport::Role;
-
+/// At whether a caller inside Connect is to give up.
+constexpr Duration kBetweenLooks = std::chrono::milliseconds(100);
 /// An address that has not answered by then is not waited for alone.
 constexpr Duration kStagger = std::chrono::milliseconds(50);
 /// Before connecting again when what was waited for has not come.
@@ -40,21 +38,49 @@ std::string Named(const Identity& expected) { return expected.role.empty() ? "a 
 
 }  // namespace
 
-void ConnectionManager::Connect(std::shared_ptr<ConnectCall> call) {
+Result<Connector::ConnectionState> Connector::Connect(const std::vector<std::string>& addresses,
+                                                      const Identity& expected, TimePoint deadline,
+                                                      std::string key) {
+  if (auto existing = connections_.FindMatching(expected); existing != nullptr && existing->usable()) {
+    return existing;
+  }
+  const auto call = std::make_shared<ConnectCall>();
+  WC_ASSIGN_OR_RETURN(call->addresses, ResolveAll(addresses));
+  call->expected = expected;
+  call->deadline = deadline;
+  call->key = std::move(key);
+  context_.progress.Submit(MakeTask([this, call] { Begin(call); }), /*now=*/true);
+  // The call has its own limit.
+  const auto& interrupted = context_.options.interrupted;
+  while (!context_.progress.WaitFor(call->done, 1, interrupted ? In(kBetweenLooks) : kNever)) {
+    if (!interrupted()) continue;
+    const Status reason = InterruptedCall(StrCat("connecting to ", Named(expected)));
+    context_.progress.Call([&] { Resolve(call, reason, nullptr); });
+    break;
+  }
+  if (!call->status.ok()) return call->status;
+  return call->connection;
+}
+
+void Connector::Stop() {
+  stopped_ = true;
+  for (const Call& call : std::list<Call>(calls_)) Resolve(call, ClosedHere("the endpoint"), nullptr);
+}
+
+void Connector::Begin(const Call& call) {
   if (stopped_) return Resolve(call, ClosedHere("the endpoint"), nullptr);
-  if (const auto existing = core_.FindMatching(call->expected); existing != nullptr && existing->usable()) {
+  if (const auto existing = connections_.FindMatching(call->expected);
+      existing != nullptr && existing->usable()) {
     return Resolve(call, Status::Ok(), existing);
   }
   calls_.push_back(call);
   call->target = call->expected.incarnation;
-  call->limit = core_.timers().Add(call->deadline, [this, call] { GiveUp(call); });
-  const bool being_made =
-      call->target != 0 && (core_.FindLive(call->target) != nullptr || FindIncoming(call->target) != nullptr);
-  if (being_made) return WaitFor(call, call->target);
+  call->limit = context_.timers.Add(call->deadline, [this, call] { GiveUp(call); });
+  if (call->target != 0 && handshakes_.BeingMade(call->target)) return WaitFor(call, call->target);
   StartConnecting(call);
 }
 
-void ConnectionManager::GiveUp(const Call& call) {
+void Connector::GiveUp(const Call& call) {
   std::string addresses;
   for (const SocketAddress& address : call->addresses)
     addresses += StrCat(addresses.empty() ? " at " : ", ", address.ToString());
@@ -68,11 +94,7 @@ void ConnectionManager::GiveUp(const Call& call) {
           nullptr);
 }
 
-void ConnectionManager::Interrupt(const Call& call) {
-  Resolve(call, InterruptedCall(StrCat("connecting to ", Named(call->expected))), nullptr);
-}
-
-void ConnectionManager::StartConnecting(const Call& call) {
+void Connector::StartConnecting(const Call& call) {
   call->stage = ConnectCall::Stage::kConnecting;
   call->next = 0;
   call->errors.clear();
@@ -81,44 +103,34 @@ void ConnectionManager::StartConnecting(const Call& call) {
   TryNext(call);
 }
 
-void ConnectionManager::TryNext(const Call& call) {
-  core_.timers().Cancel(call->again);
+void Connector::TryNext(const Call& call) {
+  context_.timers.Cancel(call->again);
   while (call->next < call->addresses.size()) {
     const SocketAddress& address = call->addresses[call->next++];
-    if (Status status = StartAttempt(call, address); !status.ok()) {
+    if (Status status = handshakes_.Start(call, address); !status.ok()) {
       AddError(*call, address, status);
       continue;
     }
     if (call->next < call->addresses.size()) {
-      call->again = core_.timers().Add(In(kStagger), [this, call] { TryNext(call); });
+      call->again = context_.timers.Add(In(kStagger), [this, call] { TryNext(call); });
     }
     return;
   }
   if (call->running == 0) FailConnecting(call);
 }
 
-Status ConnectionManager::StartAttempt(const Call& call, const SocketAddress& address) {
-  WC_ASSIGN_OR_RETURN(UniqueFd fd, StartConnect(address));
-  TuneTcp(fd.get(), core_.settings().lease);
-  Attempt& attempt = NewAttempt(Role::kInitiator, std::move(fd), address, call);
-  attempt.stage = Attempt::Stage::kConnecting;
-  ++call->running;
-  Status status = WatchAttempt(attempt, EPOLLOUT);
-  if (!status.ok()) Erase(attempt, /*linger=*/false);
-  return status;
+void Connector::OnAttemptFailed(const Call& call, const SocketAddress& address, const Status& reason) {
+  AddError(*call, address, reason);
+  if (call->stage == ConnectCall::Stage::kConnecting) TryNext(call);
 }
 
-void ConnectionManager::OnConnectable(Attempt& attempt) {
-  if (Status status = ConnectOutcome(attempt.channel.fd(), attempt.address); !status.ok()) {
-    return FailAttempt(attempt, status);
+void Connector::OnIncomingFailed(Incarnation peer) {
+  for (const Call& waiting : std::list<Call>(calls_)) {
+    if (waiting->target == peer) Reconsider(waiting);
   }
-  attempt.stage = Attempt::Stage::kTalking;
-  core_.sockets().Change(attempt.key, EPOLLIN);
-  Send(attempt, attempt.machine.Start());
 }
 
-void ConnectionManager::AddError(ConnectCall& call, const SocketAddress& address,
-                                 const Status& status) const {
+void Connector::AddError(ConnectCall& call, const SocketAddress& address, const Status& status) {
   const std::string text = address.ToString();
   const bool named = status.message().find(text) != std::string::npos;
   call.errors.push_back(named ? status.message() : StrCat(text, ": ", status.message()));
@@ -126,9 +138,9 @@ void ConnectionManager::AddError(ConnectCall& call, const SocketAddress& address
 }
 
 /// Every address has failed. A peer that is there and has too much to do is asked again.
-void ConnectionManager::FailConnecting(const Call& call) {
+void Connector::FailConnecting(const Call& call) {
   if (call->dropped && Weight(call->worst) <= Weight(Code::kUnavailable)) {
-    call->again = core_.timers().Add(In(kBeforeRetry), [this, call] { StartConnecting(call); });
+    call->again = context_.timers.Add(In(kBeforeRetry), [this, call] { StartConnecting(call); });
     return;
   }
   std::string errors;
@@ -141,57 +153,49 @@ void ConnectionManager::FailConnecting(const Call& call) {
           nullptr);
 }
 
-void ConnectionManager::WaitFor(const Call& call, Incarnation target) {
+void Connector::WaitFor(const Call& call, Incarnation target) {
   if (call->stage == ConnectCall::Stage::kOver) return;
   call->stage = ConnectCall::Stage::kWaiting;
   call->target = target;
-  DropAttempts(call);
-  core_.timers().Cancel(call->again);
-  call->again = core_.timers().Add(In(kBeforeRetry), [this, call] { Reconsider(call); });
-  ReleaseHeld(target, /*superseded=*/false);
+  handshakes_.Drop(call);
+  context_.timers.Cancel(call->again);
+  call->again = context_.timers.Add(In(kBeforeRetry), [this, call] { Reconsider(call); });
+  handshakes_.ReleaseHeld(target, /*superseded=*/false);
 }
 
 /// Whether what a call waits for is still on its way; otherwise it connects again.
-void ConnectionManager::Reconsider(const Call& call) {
+void Connector::Reconsider(const Call& call) {
   if (call->stage != ConnectCall::Stage::kWaiting) return;
-  core_.timers().Cancel(call->again);
-  if (core_.FindLive(call->target) != nullptr || FindIncoming(call->target) != nullptr) {
-    call->again = core_.timers().Add(In(kBeforeRetry), [this, call] { Reconsider(call); });
+  context_.timers.Cancel(call->again);
+  if (handshakes_.BeingMade(call->target)) {
+    call->again = context_.timers.Add(In(kBeforeRetry), [this, call] { Reconsider(call); });
     return;
   }
   StartConnecting(call);
 }
 
-void ConnectionManager::DropAttempts(const Call& call) {
-  for (auto next = attempts_.begin(); next != attempts_.end();) {
-    Attempt& attempt = (next++)->second;
-    if (attempt.call == call) Erase(attempt, /*linger=*/false);
-  }
-}
-
-void ConnectionManager::Resolve(const Call& call, Status status,
-                                const std::shared_ptr<Connection::State>& connection) {
+void Connector::Resolve(const Call& call, Status status, const ConnectionState& connection) {
   if (call->stage == ConnectCall::Stage::kOver) return;
   call->stage = ConnectCall::Stage::kOver;
-  DropAttempts(call);
-  core_.timers().Cancel(call->again);
-  core_.timers().Cancel(call->limit);
+  handshakes_.Drop(call);
+  context_.timers.Cancel(call->again);
+  context_.timers.Cancel(call->limit);
   call->status = std::move(status);
   call->connection = connection;
   call->done.Set(1);
   const Incarnation target = call->target;
   calls_.remove(Call(call));
-  if (target != 0 && connection == nullptr) ReleaseHeld(target, /*superseded=*/false);
+  if (target != 0 && connection == nullptr) handshakes_.ReleaseHeld(target, /*superseded=*/false);
 }
 
-ConnectionManager::Call ConnectionManager::OwnCallTo(Incarnation peer) const {
+Connector::Call Connector::OwnCallTo(Incarnation peer) const {
   for (const Call& call : calls_) {
     if (call->stage == ConnectCall::Stage::kConnecting && call->target == peer) return call;
   }
   return nullptr;
 }
 
-void ConnectionManager::OnConnectionReady(const std::shared_ptr<Connection::State>& connection) {
+void Connector::OnReady(const ConnectionState& connection) {
   for (const Call& call : std::list<Call>(calls_)) {
     const bool known = call->target == connection->peer().incarnation;
     const bool named =
@@ -201,10 +205,10 @@ void ConnectionManager::OnConnectionReady(const std::shared_ptr<Connection::Stat
   }
 }
 
-void ConnectionManager::OnConnectionLost(Incarnation peer, const Status& reason) {
+void Connector::OnLost(Incarnation peer, const Status& reason) {
   for (const Call& call : std::list<Call>(calls_)) {
     if (call->stage != ConnectCall::Stage::kWaiting || call->target != peer) continue;
-    if (core_.FindLive(peer) != nullptr) continue;  // Replaced by one that is on its way.
+    if (connections_.Find(peer) != nullptr) continue;  // Replaced by one that is on its way.
     // It broke: perhaps for another that took its place. Any other reason would come again.
     const bool broke = reason.code() == Code::kPeerDead && ++call->lost < kMaxLost;
     if (!broke) Resolve(call, reason, nullptr);
