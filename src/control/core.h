@@ -43,9 +43,6 @@ class Core {
   [[nodiscard]] ListenerHandlers Handlers();
   /// Ends the thread. Sessions are dropped without a word: their workers try to come back.
   void Stop();
-  /// The last updates of each model, oldest first, at most kMostUpdates of each; any thread but this one's.
-  /// kUnavailable where the controller is too busy to answer, or has ended.
-  Result<Explanations> History();
 
  private:
   struct Model {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <future>
 #include <memory>
 #include <utility>
 
@@ -11,7 +10,6 @@
 namespace weightcast::control {
 namespace {
 
-constexpr auto kHistoryPatience = std::chrono::milliseconds(500);
 /// From the first publication to the end of an update this thread wakes so often, and did not run if it comes
 /// so much later.
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
@@ -56,23 +54,6 @@ void Core::OnAsk(const std::shared_ptr<ViewSink>& sink, const protocol::AskUpdat
     if (packet.ok()) sink->Show(*packet);
     sink->Continue();
   });
-}
-
-Result<Explanations> Core::History() {
-  const auto answer = std::make_shared<std::promise<Explanations>>();
-  auto history = answer->get_future();
-  const bool posted = mailbox_->Post([this, answer] {
-    Explanations all;
-    for (const auto& [name, model] : models_) {
-      const Explanations& some = model->recorder.history();
-      all.insert(all.end(), some.begin(), some.end());
-    }
-    answer->set_value(std::move(all));
-  });
-  if (!posted || history.wait_for(kHistoryPatience) != std::future_status::ready)
-    return Status(Code::kUnavailable,
-                  "the controller has not answered in time because it is busy; ask again, and see its log");
-  return history.get();
 }
 
 }  // namespace weightcast::control
