@@ -194,8 +194,8 @@ protocol::ClusterView Core::View() const {
   for (const auto& [name, model] : models_) {
     protocol::ModelView& shown = view.models.emplace_back(ViewOf(model->state));
     shown.model = name;
-    shown.senders = model->senders;
-    shown.routes = model->routes;
+    shown.senders = model->clock.senders;
+    shown.routes = model->clock.routes;
     for (size_t i = 0; i < shown.workers.size(); ++i) {
       const auto session = sessions_.find(model->state.roster.workers()[i].session);
       if (session == sessions_.end()) continue;

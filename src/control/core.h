@@ -20,6 +20,7 @@
 #include "control/page_state.h"
 #include "control/planner_thread.h"
 #include "control/session_link.h"
+#include "control/update_meter.h"
 #include "control/update_recorder.h"
 #include "trace/metrics.h"
 #include "weightcast/clock.h"
@@ -53,15 +54,7 @@ class Core {
     PlanOutput plan;                                  ///< Until it is handed out.
     std::shared_ptr<const plan::FusedTensors> fused;  ///< As trainers were planned last.
     SharedPacket offered;                             ///< Of the present registrations; nullptr: not made.
-    std::vector<protocol::RankBytes> senders;         ///< Of the last update.
-    std::vector<protocol::RouteBytes> routes;         ///< Likewise.
-    // Clocks of the open update.
-    protocol::UpdateId update;
-    TimePoint began;
-    TimePoint ready;
-    bool is_ready = false;
-    std::vector<std::pair<std::string, double>> moments;  ///< As in UpdateRecord.
-    protocol::UpdateId measured;                          ///< The last that was counted.
+    UpdateClock clock;
     UpdateRecorder recorder;
   };
   struct Session {
@@ -142,9 +135,6 @@ class Core {
   void Do(Model& model, SetTimer& action);
   void Do(Model& model, CancelTimer& action);
   void Do(Model& model, Note& action);
-  void Measure(Model& model, protocol::ControllerMessage& message);
-  void MeasureEnd(Model& model, protocol::Done& done);
-  static void Mark(Model& model, const protocol::UpdateId& update, std::string_view moment);
   void Push(Session& session, const SharedPacket& packet);
   void OnPlan(const std::string& name, const protocol::Term& term, PlanOutput output);
   [[nodiscard]] PlanMember MemberOf(SessionId id) const;
@@ -179,8 +169,7 @@ class Core {
   trace::Counter& messages_in_ = trace::CounterNamed("control.messages_in");
   trace::Counter& messages_out_ = trace::CounterNamed("control.messages_out");
   trace::Counter& breaks_ = trace::CounterNamed("control.streams_broken");
-  trace::Counter& bytes_ = trace::CounterNamed("control.bytes");
-  trace::Timing& updates_ = trace::TimingNamed("control.update");
+  UpdateMeter meter_{page_};
   PlannerThread planner_;
   TaskThread explainer_{"wc-explain"};
   std::thread thread_;

@@ -1,4 +1,3 @@
-#include <chrono>
 #include <utility>
 
 #include "base/advice.h"
@@ -47,7 +46,7 @@ void Core::Tell(Model& model, std::span<const SessionId> to, protocol::Controlle
     }
     return;
   }
-  Measure(model, message);
+  meter_.Measure(model.name, model.clock, message);
   const TimePoint now = Clock::now();
   for (const Session* session : here) model.recorder.Told(session->id, message, model.state, now);
   const auto packet = MakePacket(message);
@@ -56,59 +55,6 @@ void Core::Tell(Model& model, std::span<const SessionId> to, protocol::Controlle
     return;
   }
   for (Session* session : here) Push(*session, *packet);
-}
-
-/// The machine has no clock: what it says when is taken here.
-void Core::Measure(Model& model, protocol::ControllerMessage& message) {
-  if (const auto* request = std::get_if<protocol::GrantRequest>(&message)) {
-    if (model.update == request->update) return;
-    model.update = request->update;
-    model.began = Clock::now();
-    model.is_ready = false;
-    model.moments.clear();
-  } else if (const auto* start = std::get_if<protocol::Start>(&message)) {
-    Mark(model, start->update, "start");
-  } else if (const auto* commit = std::get_if<protocol::Commit>(&message)) {
-    Mark(model, commit->update, "commit");
-  } else if (const auto* serve = std::get_if<protocol::Serve>(&message)) {
-    Mark(model, serve->update, "serve");
-  } else if (const auto* release = std::get_if<protocol::Release>(&message)) {
-    Mark(model, release->update, "release");
-    if (model.update != release->update || model.is_ready) return;
-    model.is_ready = true;
-    model.ready = Clock::now();
-  } else if (auto* done = std::get_if<protocol::Done>(&message)) {
-    if (model.update == done->update) MeasureEnd(model, *done);
-  }
-}
-
-/// The first of its kind in this update.
-void Core::Mark(Model& model, const protocol::UpdateId& update, std::string_view moment) {
-  if (model.update != update) return;
-  for (const auto& [name, seconds] : model.moments)
-    if (name == moment) return;
-  model.moments.emplace_back(moment, Seconds(Clock::now() - model.began));
-}
-
-/// A trainer that was refused its version gets one of its own; the first of an update counts.
-void Core::MeasureEnd(Model& model, protocol::Done& done) {
-  const Duration took = (model.is_ready ? model.ready : Clock::now()) - model.began;
-  done.seconds = Seconds(took);
-  model.senders = done.senders;
-  model.routes = done.routes;
-  if (model.measured == done.update) return;
-  model.measured = done.update;
-  Mark(model, done.update, "done");
-  if (done.met_policy) {
-    updates_.Add(took);
-    bytes_.Add(done.bytes);
-  }
-  if (page_ == nullptr) return;
-  const auto ended = std::chrono::system_clock::now().time_since_epoch();
-  page_->Add({.model = model.name,
-              .ended = std::chrono::duration_cast<std::chrono::milliseconds>(ended).count(),
-              .done = done,
-              .moments = model.moments});
 }
 
 void Core::Do(Model&, Refuse& action) {
