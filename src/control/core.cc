@@ -1,51 +1,66 @@
 #include "control/core.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
-#include "base/log.h"
-#include "base/random.h"
+#include "base/advice.h"
 #include "base/strings.h"
 #include "base/thread.h"
-#include "control/terms.h"
 
 namespace weightcast::control {
 namespace {
 
-constexpr Duration kLeastViewInterval = std::chrono::milliseconds(50);
 constexpr int kMostBeforeTick = 10'000;
-constexpr Duration kViewInterval = std::chrono::seconds(1);
+/// From the first publication to the end of an update this thread wakes so often, and did not run if it comes
+/// so much later.
+constexpr Duration kLookInterval = std::chrono::milliseconds(10);
+constexpr Duration kStall = std::chrono::milliseconds(50);
+/// A controller that is too busy to answer within this is left out of one scrape.
+constexpr auto kViewPatience = std::chrono::milliseconds(500);
+
+void TellModel(const protocol::ModelView& model, std::vector<trace::Metric>& metrics) {
+  const auto tell = [&](std::string name, double value, trace::Labels labels) {
+    labels.insert(labels.begin(), {"model", model.model});
+    metrics.push_back({std::move(name), value, std::move(labels), /*rises=*/false});
+  };
+  tell("control.version", static_cast<double>(model.version.number), {});
+  tell("control.epoch", model.epoch, {});
+  std::map<std::string, int> alive{{"trainer", 0}, {"inference", 0}};
+  for (const protocol::WorkerView& worker : model.workers)
+    alive[worker.name.role == protocol::Role::kTrainer ? "trainer" : "inference"] += worker.alive ? 1 : 0;
+  for (const auto& [role, count] : alive) tell("control.workers", count, {{"role", role}});
+  for (const protocol::EngineView& engine : model.engines) {
+    tell("control.engine_version", static_cast<double>(engine.version.number), {{"engine", engine.name}});
+    tell("control.engine_state", 1,
+         {{"engine", engine.name}, {"state", std::string(protocol::NameOf(engine.state))}});
+  }
+}
 
 }  // namespace
 
-Core::Core(const Settings& settings, std::shared_ptr<PageState> page)
-    : settings_(settings),
-      beat_(settings.lease / 4),
+Core::Core(const Settings& settings, const std::shared_ptr<PageState>& page)
+    : beat_(settings.lease / 4),
       heartbeat_(*MakePacket(protocol::ControllerMessage(protocol::Heartbeat{}))),
-      mailbox_(std::make_shared<Mailbox>()),
-      page_(std::move(page)) {
-  config_.term = FirstTerm(RandomId());
-  config_.job = settings.job;
-  config_.together = settings.policy == "all";
-  config_.min_engines = static_cast<uint32_t>(std::min<int64_t>(settings.min_engines, UINT32_MAX));
-  config_.lease = settings.lease;
-  config_.timeout = settings.timeout;
-  config_.grant_timeout = settings.grant_timeout;
-  config_.commit_timeout = settings.commit_timeout;
-  config_.join_timeout = settings.join_timeout;
-  next_tick_ = Clock::now() + beat_;
-  next_view_ = Clock::now() + kViewInterval;
-  if (page_ != nullptr) page_->Show(View());
+      sessions_(settings.lease,
+                [this](SessionId id) {
+                  mailbox_->Post([this, id] {
+                    executor_.Offend(id, {Code::kPeerDead,
+                                          StrCat("it does not read the controller's messages", kSeePeer)});
+                  });
+                }),
+      executor_(settings, sessions_, mailbox_, page),
+      observers_(executor_, sessions_, page),
+      streams_(sessions_, executor_),
+      next_tick_(Clock::now() + beat_) {
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) { Collect(metrics); });
 }
 
 Status Core::Start() {
-  WC_RETURN_IF_ERROR(planner_.Start());
+  WC_RETURN_IF_ERROR(executor_.Start());
   WC_ASSIGN_OR_RETURN(thread_, StartThread("wc-controller", [this] { Run(); }));
   return Status::Ok();
 }
-
-Core::~Core() { Stop(); }
 
 void Core::Stop() {
   if (!thread_.joinable()) return;
@@ -56,41 +71,31 @@ void Core::Stop() {
 }
 
 ListenerHandlers Core::Handlers() {
+  const auto posted = [box = mailbox_](auto task) {
+    return [box, task](auto... told) {
+      // std::function wants to be copied; a message need not be.
+      auto shared = std::make_shared<std::tuple<decltype(told)...>>(std::move(told)...);
+      box->Post([task, shared] { std::apply(task, *shared); });
+    };
+  };
   return {
-      .on_open = [this, box = mailbox_](auto stream) { box->Post([this, stream] { OnOpen(stream); }); },
-      .on_message =
-          [this, box = mailbox_](auto stream, Incoming incoming) {
-            // std::function wants to be copied; the message need not be.
-            auto shared = std::make_shared<Incoming>(std::move(incoming));
-            box->Post([this, stream, shared] { OnMessage(stream, std::move(*shared)); });
-          },
-      .on_closed =
-          [this, box = mailbox_](auto stream, Status reason) {
-            box->Post([this, stream, reason = std::move(reason)] { OnClosed(stream, reason); });
-          },
-      .on_watch =
-          [this, box = mailbox_](auto sink) {
-            box->Post([this, sink] {
-              watchers_[sink] = {};
-              view_changed_ = true;
-            });
-          },
-      .on_ask =
-          [this, box = mailbox_](auto sink, protocol::ObserverMessage question) {
-            box->Post([this, sink, question = std::move(question)] {
-              std::visit([&](const auto& ask) { OnAsk(sink, ask); }, question);
-            });
-          },
-      .on_unwatch = [this, box = mailbox_](auto sink) { box->Post([this, sink] { watchers_.erase(sink); }); },
+      .on_open = posted([this](const auto& stream) { sessions_.AddStream(stream); }),
+      .on_message = posted([this](auto& stream, auto& message) { streams_.OnMessage(stream, message); }),
+      .on_closed = posted([this](auto& stream, auto& reason) { streams_.OnClosed(stream, reason); }),
+      .on_watch = posted([this](auto& sink) { observers_.Add(sink); }),
+      .on_ask = posted([this](auto& sink, auto& question) {
+        std::visit([&](const auto& ask) { observers_.Answer(sink, ask); }, question);
+      }),
+      .on_unwatch = posted([this](auto& sink) { observers_.Remove(sink); }),
   };
 }
 
 void Core::Run() {
   while (!stop_) {
-    TimePoint until = std::min(next_tick_, next_view_);
-    if (!timers_.empty()) until = std::min(until, timers_.begin()->at);
-    if (view_changed_ && IsWatched()) until = std::min(until, earliest_view_);
-    const bool watched = AnyUnderWay();
+    TimePoint until = std::min({next_tick_, observers_.next(), executor_.next_timer()});
+    const bool watched = std::ranges::any_of(executor_.models(), [](const auto& one) {
+      return one.second->recorder.open() || one.second->recorder.awaited();
+    });
     if (watched) until = std::min(until, next_look_);
     const auto taken = mailbox_->Take(until);
     WatchStalls(watched);
@@ -106,105 +111,50 @@ void Core::Run() {
       }
       Tick();
     }
-    FireTimers();
-    if (now >= next_view_ || (view_changed_ && now >= earliest_view_)) ShowViews();
+    executor_.FireTimers();
+    observers_.ShowIfDue(now);
   }
-  for (auto& [id, session] : sessions_)
-    if (session->stream != nullptr) session->stream->Abort();
-  for (const Stray& stray : strays_) stray.stream->Abort();
+  sessions_.AbortAll();
 }
 
 void Core::Tick() {
+  const Duration lease = executor_.config().lease;
   const TimePoint now = Clock::now();
   const Duration late = now - next_tick_;
   next_tick_ = now + beat_;
   std::vector<SessionId> dead;
-  for (auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     // This thread was held up, so nothing could be heard: that is nobody's silence.
     if (late > beat_) session->heard += late;
-    if (now - session->heard > config_.lease) {
+    if (now - session->heard > lease) {
       dead.push_back(id);
     } else if (session->stream != nullptr) {
       session->link->PushUrgent(heartbeat_);
       session->stream->Kick();
     }
   }
-  for (const SessionId id : dead) {
-    if (const auto at = sessions_.find(id); at != sessions_.end())
-      Offend(*at->second,
-             {Code::kPeerDead, StrCat("missed heartbeats for ", Seconds(config_.lease),
-                                      " s; declared dead: check that it runs, and the network to it")});
-  }
-  std::erase_if(strays_, [&](const Stray& stray) {
-    if (stray.until > now) return false;
-    stray.stream->Abort();
-    return true;
-  });
+  for (const SessionId id : dead)
+    executor_.Offend(
+        id, {Code::kPeerDead, StrCat("missed heartbeats for ", Seconds(lease),
+                                     " s; declared dead: check that it runs, and the network to it")});
+  sessions_.AbortExpired(now);
 }
 
-void Core::FireTimers() {
+void Core::WatchStalls(bool watched) {
   const TimePoint now = Clock::now();
-  while (!timers_.empty() && timers_.begin()->at <= now) {
-    const Timer timer = *timers_.begin();
-    timers_.erase(timers_.begin());
-    timer_times_.erase({timer.model, timer.id});
-    Apply(*timer.model, TimerFired{timer.id});
-  }
+  if (watched && now - next_look_ > kStall)
+    for (const auto& [name, model] : executor_.models()) model->recorder.Stalled(next_look_, now);
+  if (!watched || now >= next_look_) next_look_ = now + kLookInterval;
 }
 
-void Core::ShowViews() {
-  const TimePoint now = Clock::now();
-  next_view_ = now + kViewInterval;
-  earliest_view_ = now + kLeastViewInterval;
-  view_changed_ = false;
-  ShowTraces();
-  const bool asked = std::ranges::any_of(watchers_, [](const auto& one) { return !one.second.asks; });
-  if (page_ == nullptr && !asked) return;
-  protocol::ClusterView view = View();
-  const auto packet = asked ? MakePacket(view) : Result<SharedPacket>(nullptr);
-  if (page_ != nullptr) {
-    page_->Show(std::move(view));
-    for (auto& [name, model] : models_)
-      for (const auto& explained : model->recorder.TakeChanged()) page_->Explain(*explained);
-  }
-  // A large job's views take time: no more than a twentieth of this thread's.
-  const TimePoint end = Clock::now();
-  earliest_view_ = std::max(earliest_view_, end + 20 * (end - now));
-  if (!asked) return;
-  if (!packet.ok()) {
-    WC_LOG_LIMITED(kError, "cannot show the cluster: ", packet.status().message());
-    return;
-  }
-  for (const auto& [sink, watcher] : watchers_)
-    if (!watcher.asks) sink->Show(*packet);
-}
-
-/// Each question is answered, if only to say that nothing was said.
-void Core::ShowTraces() {
-  for (auto& [sink, watcher] : watchers_) {
-    if (!watcher.from) continue;
-    const auto packet = MakePacket(recent_.From(*watcher.from));
-    watcher.from.reset();
-    if (packet.ok()) sink->Show(*packet);
-  }
-}
-
-protocol::ClusterView Core::View() const {
-  protocol::ClusterView view{.term = config_.term, .job = settings_.job, .models = {}};
-  for (const auto& [name, model] : models_) {
-    protocol::ModelView& shown = view.models.emplace_back(ViewOf(model->state));
-    shown.model = name;
-    shown.senders = model->senders;
-    shown.routes = model->routes;
-    for (size_t i = 0; i < shown.workers.size(); ++i) {
-      const auto session = sessions_.find(model->state.roster.workers()[i].session);
-      if (session == sessions_.end()) continue;
-      shown.workers[i].host = session->second->hello.host;
-      shown.workers[i].addresses = session->second->hello.addresses;
-      shown.workers[i].connections = session->second->connections;
-    }
-  }
-  return view;
+void Core::Collect(std::vector<trace::Metric>& metrics) {
+  const auto answer = std::make_shared<std::promise<protocol::ClusterView>>();
+  auto view = answer->get_future();
+  if (!mailbox_->Post([this, answer] { answer->set_value(observers_.View()); })) return;
+  if (view.wait_for(kViewPatience) != std::future_status::ready) return;
+  const protocol::ClusterView shown = view.get();
+  metrics.push_back({"control.term", static_cast<double>(shown.term.number), {}, /*rises=*/false});
+  for (const protocol::ModelView& model : shown.models) TellModel(model, metrics);
 }
 
 }  // namespace weightcast::control
