@@ -46,13 +46,13 @@ class OwnCopies {
     const std::byte* end = nullptr;
   };
   struct PushedBatch {
-    const Engine* engine = nullptr;
+    const device::Engine* engine = nullptr;
     uint64_t ticket = 0;
   };
 
-  uint64_t Gather(GatheredCopies& batch, const Engine& engine, Path path, Ends ends);
-  std::optional<Ends> Join(uint64_t index, Path path, const Engine& engine);
-  void TakeUp(uint64_t end, const Engine& engine, uint64_t ticket, Path path);
+  uint64_t Gather(GatheredCopies& batch, const device::Engine& engine, Path path, Ends ends);
+  std::optional<Ends> Join(uint64_t index, Path path, const device::Engine& engine);
+  void TakeUp(uint64_t end, const device::Engine& engine, uint64_t ticket, Path path);
   [[nodiscard]] bool FillsBatch();
   [[nodiscard]] static bool Inside(const Op& op, const Ends& ends);
   [[nodiscard]] static Span SpanOf(const Op& op, const Ends& ends);

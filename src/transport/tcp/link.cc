@@ -29,7 +29,8 @@ Code Check(const Op& op, Regions& regions, const Imports<ImportedRegion>& import
 }  // namespace
 
 Link::Link(const Shared& shared, const LinkTerms& terms)
-    : terms_(terms),
+    : copiers_(device::CopyOptions(shared.settings)),
+      terms_(terms),
       shared_{shared, terms_, grants_, copiers_},
       opening_(std::in_place, shared.poller, terms_),
       recovery_(shared_, lanes_) {}
@@ -182,7 +183,7 @@ void Link::Revoke(const GrantName& grant) {
   if (copiers_.idle()) {
     shared_.events.Push(Revoked{terms_.id, grant});
   } else {
-    revoking_.push_back({grant, copiers_.MakeFence()});
+    revoking_.push_back({grant, copiers_.Fence()});
   }
 }
 

@@ -66,7 +66,7 @@ class Link final {
   /// A revoke that waits for copies.
   struct Revoking {
     GrantName grant;
-    Copiers::Fence copies;
+    device::EngineFence copies;
   };
 
   void BecomeReady();

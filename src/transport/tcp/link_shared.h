@@ -13,6 +13,7 @@
 #include "transport/tcp/regions.h"
 #include "transport/types.h"
 #include "weightcast/clock.h"
+#include "weightcast/settings.h"
 
 namespace weightcast::transport::tcp {
 
@@ -33,6 +34,7 @@ struct LinkTerms {
 
 /// What all links of a transport have in common. Outlives them.
 struct Shared {
+  const Settings& settings;
   const Poller& poller;
   Regions& regions;
   EventQueue& events;

@@ -176,7 +176,7 @@ bool OwnOperations::Load() {
     if (operation.after != nullptr && !operation.after->Done()) {
       // Its device's failure is the link's from now on: no event of a lost context is ever over.
       if (operation.local != nullptr && operation.local->device != nullptr)
-        copiers_.Of(*operation.local->device, Direction::kFromDevice);
+        copiers_.From(*operation.local->device);
       return false;
     }
     if (!IsStaged(operation)) continue;

@@ -59,11 +59,12 @@ void ReceiveStage::Yield() {
 
 /// False: the device has enough under way.
 bool ReceiveStage::Submit(Block& block) {
-  Copier& copier = copiers_.Of(*block.region->device, Direction::kToDevice);
-  const auto ticket = copier.Submit({.to = block.to, .from = block.bytes, .length = block.filled});
+  device::Engine& engine = copiers_.To(*block.region->device);
+  const device::Copy copy{.to = block.to, .from = block.bytes, .length = block.filled};
+  const auto ticket = engine.Submit({&copy, 1});
   if (!ticket) return false;
   block.state = Block::State::kCopied;
-  block.copier = &copier;
+  block.engine = &engine;
   block.ticket = *ticket;
   return true;
 }
@@ -80,8 +81,8 @@ bool ReceiveStage::Advance() {
   for (; !blocks_.empty(); blocks_.Pop()) {
     Block& block = blocks_.front();
     if (block.state == Block::State::kCopied) {
-      if (!block.copier->Over(block.ticket)) break;
-      failed_ |= !block.copier->Arrived(block.ticket);
+      if (!block.engine->Over(block.ticket)) break;
+      failed_ |= !block.engine->Arrived(block.ticket);
       staging_->Give(block.bytes);
     } else if (block.state != Block::State::kDropped) {
       break;

@@ -8,7 +8,6 @@
 #include "transport/tcp/copiers.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/regions.h"
-#include "transport/tcp/staging.h"
 
 namespace weightcast::transport::tcp {
 
@@ -61,7 +60,7 @@ class ReceiveStage final : public PayloadSink {
     LocalRegion* region = nullptr;
     GrantName grant;
     For whom = For::kPeersWrite;
-    Copier* copier = nullptr;
+    device::Engine* engine = nullptr;
     uint64_t ticket = 0;
   };
   /// The newest block if its copy has not begun; nullptr otherwise.

@@ -13,8 +13,9 @@ bool SendStage::Load(LocalRegion& region, uint64_t offset, uint64_t length, cons
   if (blocks_.full()) return false;
   std::byte* const bytes = staging_->TakeForSending(blocks_.size());
   if (bytes == nullptr) return false;
-  Copier& copier = copiers_.Of(*region.device, Direction::kFromDevice);
-  const auto ticket = copier.Submit({.to = bytes, .from = region.base + offset, .length = length});
+  device::Engine& engine = copiers_.From(*region.device);
+  const device::Copy copy{.to = bytes, .from = region.base + offset, .length = length};
+  const auto ticket = engine.Submit({&copy, 1});
   if (!ticket) {
     staging_->Give(bytes);
     return false;
@@ -24,7 +25,7 @@ bool SendStage::Load(LocalRegion& region, uint64_t offset, uint64_t length, cons
                     .length = length,
                     .owner = owner,
                     .region = &region,
-                    .copier = &copier,
+                    .engine = &engine,
                     .ticket = *ticket};
   return true;
 }
@@ -80,10 +81,10 @@ bool SendStage::Advance() {
   bool any = false;
   for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
     Block& block = blocks_[number];
-    if (block.state != Block::State::kLoading || !block.copier->Over(block.ticket)) continue;
+    if (block.state != Block::State::kLoading || !block.engine->Over(block.ticket)) continue;
     block.state = Block::State::kLoaded;
     // Its link goes down for it.
-    if (!block.copier->Arrived(block.ticket)) block.given_up = true;
+    if (!block.engine->Arrived(block.ticket)) block.given_up = true;
     regions_.Unuse(*block.region);
     any = true;
   }

@@ -6,7 +6,6 @@
 #include "transport/ring.h"
 #include "transport/tcp/copiers.h"
 #include "transport/tcp/regions.h"
-#include "transport/tcp/staging.h"
 
 namespace weightcast::transport::tcp {
 
@@ -64,7 +63,7 @@ class SendStage {
     uint64_t length = 0;
     Owner owner;
     LocalRegion* region = nullptr;
-    Copier* copier = nullptr;
+    device::Engine* engine = nullptr;
     uint64_t ticket = 0;
   };
   Block* Next();

@@ -148,8 +148,8 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     }
     blob = EncodeAnswer(answer);
   }
-  links_[link] =
-      std::make_unique<Link>(Shared{poller_, regions_, events_, wanting_, moved_, next_step_}, terms);
+  links_[link] = std::make_unique<Link>(
+      Shared{settings_, poller_, regions_, events_, wanting_, moved_, next_step_}, terms);
   registry_.OpenLink(link, peer);
   next_step_ = TimePoint{};
   return blob;
