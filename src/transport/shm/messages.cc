@@ -1,8 +1,8 @@
 #include "transport/shm/messages.h"
 
-#include "base/advice.h"
 #include "base/random.h"
 #include "base/strings.h"
+#include "transport/other_release.h"
 #include "transport/shm/stage_budget.h"
 
 namespace weightcast::transport::shm {
@@ -13,9 +13,7 @@ constexpr size_t kMostText = 100;
 
 }  // namespace
 
-Status Malformed(std::string_view what) {
-  return {Code::kProtocol, StrCat("a malformed shm ", what, kSameRelease)};
-}
+Status Malformed(std::string_view what) { return OtherRelease(StrCat("a malformed shm ", what)); }
 
 Cookie NewCookie() { return {RandomId(), RandomId()}; }
 

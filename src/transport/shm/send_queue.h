@@ -134,4 +134,21 @@ class SendQueue {
   std::array<Scope, kGrantSlots> scopes_;
 };
 
+/// What carries out operations of a queue on one link.
+class QueueWorker {
+ public:
+  using Step = SendQueue::Step;
+  using Path = SendQueue::Path;
+  using Pending = SendQueue::Pending;
+
+ protected:
+  QueueWorker(LinkId link, Context& context, Outbox& outbox, SendQueue& queue)
+      : link_(link), context_(&context), outbox_(&outbox), queue_(queue) {}
+
+  LinkId link_;
+  Context* context_;
+  Outbox* outbox_;
+  SendQueue& queue_;
+};
+
 }  // namespace weightcast::transport::shm

@@ -5,6 +5,7 @@
 
 #include "base/advice.h"
 #include "base/strings.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::tcp {
 namespace {
@@ -42,7 +43,7 @@ Status Link::Connect(const Answer& answer, TimePoint now) {
     return {Code::kInvalidArgument, StrCat("this link is not waiting for an answer", kReportBug)};
   }
   if (answer.lanes > terms_.lanes)
-    return {Code::kProtocol, StrCat("the peer's tcp answer has more lanes than were offered", kSameRelease)};
+    return OtherRelease("the peer's tcp answer has more lanes than were offered");
   if (answer.addresses.empty()) {
     return {Code::kUnavailable,
             "the peer offers no address for tcp; correct its settings bind, interface and advertise"};
