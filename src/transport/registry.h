@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "transport/command_queue.h"
+#include "transport/other_release.h"
 #include "transport/region_names.h"
 #include "transport/types.h"
 #include "weightcast/status.h"
@@ -59,8 +60,7 @@ class RegistryOf {
  protected:
   static Status CheckPeers(const RegionName& name) {
     if (name.generation != 0) return Status::Ok();
-    return {Code::kProtocol,
-            "the peer's region has no generation; run the same release of weightcast on both sides"};
+    return OtherRelease("the peer's region has no generation");
   }
   Result<RemoteRegion> Add(LinkId link, const RegionName& name, Imported region) {
     const std::lock_guard lock(commands_.mutex());

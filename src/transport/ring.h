@@ -11,6 +11,8 @@ namespace weightcast::transport {
 template <typename T>
 class Ring {
  public:
+  /// Of no capacity, until another one is assigned.
+  Ring() = default;
   explicit Ring(size_t capacity)
       : slots_(RoundUp(capacity)), mask_(static_cast<uint32_t>(slots_.size() - 1)) {}
 
@@ -21,6 +23,7 @@ class Ring {
   [[nodiscard]] uint32_t head() const { return head_; }
   [[nodiscard]] uint32_t tail() const { return tail_; }
   [[nodiscard]] T& operator[](uint32_t number) { return slots_[number & mask_]; }
+  [[nodiscard]] const T& operator[](uint32_t number) const { return slots_[number & mask_]; }
   [[nodiscard]] T& front() { return (*this)[head_]; }
   /// The new newest element, with what an earlier one left in it.
   T& Push() { return slots_[tail_++ & mask_]; }
@@ -34,7 +37,7 @@ class Ring {
     return size;
   }
   std::vector<T> slots_;
-  uint32_t mask_;
+  uint32_t mask_ = 0;
   uint32_t head_ = 0;
   uint32_t tail_ = 0;
 };

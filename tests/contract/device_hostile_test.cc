@@ -62,7 +62,7 @@ struct DeviceScene {
   std::optional<bool> Verdict() {
     const auto reply = peer.Await(MessageKind::kSourceVerdict);
     if (!reply) return std::nullopt;
-    return DecodeSourceVerdict(reply->bytes)->reads;
+    return Decode<SourceVerdict>(reply->bytes)->reads;
   }
   void ExpectEnd(const std::string& why) {
     ASSERT_TRUE(peer.PumpUntil([&] { return peer.down.has_value(); })) << why;
@@ -274,7 +274,7 @@ TEST_F(DeviceHostileTest, NewsOfWhatWasNeverOfferedIsNoNews) {
   scene.Send(WantSource{.region = {scene.region.id, scene.region.generation}, .reader = {}});
   const auto refusal = scene.peer.Await(MessageKind::kSourceOffer);
   ASSERT_TRUE(refusal);
-  EXPECT_EQ(DecodeSourceOffer(refusal->bytes)->code, Code::kPermission);
+  EXPECT_EQ(Decode<SourceOffer>(refusal->bytes)->code, Code::kPermission);
   EXPECT_FALSE(scene.peer.down);
 }
 
@@ -289,7 +289,7 @@ TEST_F(DeviceHostileTest, RequestsOfInventedDevicesAreTriedOneAfterAnother) {
   }
   const auto first = scene.peer.Await(MessageKind::kSourceOffer);
   ASSERT_TRUE(first);
-  EXPECT_EQ(DecodeSourceOffer(first->bytes)->region.first, kTrialRegion);
+  EXPECT_EQ(Decode<SourceOffer>(first->bytes)->region.first, kTrialRegion);
   for (int i = 0; i < 1000; ++i) scene.peer.Pump();
   const auto more = scene.peer.channel.Receive();
   EXPECT_TRUE(more.ok());

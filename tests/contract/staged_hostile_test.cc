@@ -29,7 +29,7 @@ struct StagedScene {
   bool AskForStage() {
     (void)peer.channel.Send(Encode(WantStage{.most = kStage}));
     const auto reply = peer.Await(MessageKind::kStage);
-    return reply && reply->fds.size() == 1 && DecodeStageReply(reply->bytes)->length == kStage;
+    return reply && reply->fds.size() == 1 && Decode<StageReply>(reply->bytes)->length == kStage;
   }
   bool Down() {
     return peer.PumpUntil([&] { return peer.down.has_value(); }) && peer.down->code() == Code::kProtocol;

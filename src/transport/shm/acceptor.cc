@@ -63,7 +63,7 @@ std::optional<Acceptor::Guest> Acceptor::Hear(const Poller& poller, uint32_t num
   if (message.ok() && !*message) return std::nullopt;
   std::optional<Guest> guest;
   if (message.ok()) {
-    if (auto hello = DecodeHello((*message)->bytes); hello.ok()) {
+    if (auto hello = Decode<Hello>((*message)->bytes); hello.ok()) {
       poller.Remove(found->second.channel.fd());
       guest = Guest{std::move(found->second.channel), std::move(**message), *hello};
       strangers_.erase(found);

@@ -5,7 +5,7 @@
 
 namespace weightcast::transport::shm {
 
-std::optional<uint64_t> CopyBatch::Add(Engine& engine, const device::Copy& copy, uint64_t most) {
+std::optional<uint64_t> CopyBatch::Add(device::Engine& engine, const device::Copy& copy, uint64_t most) {
   if (engine_ != &engine || count_ == kDeviceBatch || bytes_ >= most) Submit();
   // So that the whole batch is taken when it is submitted.
   if (count_ == 0 && !engine.Fits(kDeviceBatch, 2 * kStagedPiece)) return std::nullopt;

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "transport/shm/engines.h"
+#include "device/engines.h"
+#include "transport/shm/gathered_copies.h"
 
 namespace weightcast::transport::shm {
 
@@ -22,14 +23,14 @@ class CopyBatch {
  public:
   /// The ticket of the batch that `copy`, of at most kStagedPiece, will be in; nullopt: the engine is full.
   /// Submits what cannot wait for it: a batch takes nothing more once it has `most` bytes.
-  std::optional<uint64_t> Add(Engine& engine, const device::Copy& copy, uint64_t most);
+  std::optional<uint64_t> Add(device::Engine& engine, const device::Copy& copy, uint64_t most);
   void Submit();
 
  private:
   std::array<device::Copy, kDeviceBatch> copies_;
   size_t count_ = 0;
   uint64_t bytes_ = 0;
-  Engine* engine_ = nullptr;
+  device::Engine* engine_ = nullptr;
 };
 
 }  // namespace weightcast::transport::shm

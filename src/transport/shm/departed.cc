@@ -23,7 +23,7 @@ bool DepartedPeer::Hear() {
     auto message = channel_.Receive();
     if (!message.ok()) return false;
     if (!*message) return true;
-    const auto dropped = DecodeDropped((*message)->bytes);
+    const auto dropped = Decode<Dropped>((*message)->bytes);
     if (!dropped.ok()) continue;  // Said before it heard that the link is closed.
     if (dropped->all) held_.clear();
     if (!dropped->all) held_.erase(dropped->region.first);

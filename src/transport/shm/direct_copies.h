@@ -12,14 +12,10 @@ namespace weightcast::transport::shm {
 
 /// The two paths on which this side's processor puts the bytes in place: mapped memory and cross-process
 /// copy.
-class DirectCopies {
+class DirectCopies : public QueueWorker {
  public:
-  using Step = SendQueue::Step;
-  using Path = SendQueue::Path;
-  using Pending = SendQueue::Pending;
-
   DirectCopies(LinkId link, Context& context, Outbox& outbox, Paths& paths, SendQueue& queue)
-      : link_(link), context_(&context), outbox_(&outbox), paths_(&paths), queue_(queue) {}
+      : QueueWorker(link, context, outbox, queue), paths_(&paths) {}
 
   /// Of host memory: one of the two, or the ring.
   [[nodiscard]] Path PathOf(const Op& op, const PeerRegion& region) const;
@@ -34,11 +30,7 @@ class DirectCopies {
   Step OnCopied(std::span<const iovec> local, uint64_t copied);
   Step OnCopyError(int error);
 
-  LinkId link_;
-  Context* context_;
-  Outbox* outbox_;
   Paths* paths_;
-  SendQueue& queue_;
 };
 
 }  // namespace weightcast::transport::shm

@@ -5,9 +5,14 @@
 #include <cstdint>
 #include <span>
 
-#include "transport/shm/engines.h"
+#include "device/copy_queue.h"
 
 namespace weightcast::transport::shm {
+
+/// Most bytes of one copy, and of one batch of several: four of them are under way at once.
+inline constexpr uint64_t kDevicePiece = uint64_t{64} << 20;
+/// Most copies of one batch.
+inline constexpr size_t kDeviceBatch = 64;
 
 /// The copies of one batch while they are gathered: at most kDeviceBatch pieces of kDevicePiece bytes in all.
 class GatheredCopies {

@@ -51,10 +51,10 @@ bool Greeting::Awaits(MessageKind kind) const {
 Status Greeting::OnMessage(MessageKind kind, const Channel::Incoming& message) {
   if (kind == MessageKind::kHello) return OnHello(message);
   if (kind == MessageKind::kTrial) {
-    WC_ASSIGN_OR_RETURN(const Trial trial, DecodeTrial(message.bytes));
+    WC_ASSIGN_OR_RETURN(const Trial trial, Decode<Trial>(message.bytes));
     return OnTrial(trial);
   }
-  WC_ASSIGN_OR_RETURN(const Verdict verdict, DecodeVerdict(message.bytes));
+  WC_ASSIGN_OR_RETURN(const Verdict verdict, Decode<Verdict>(message.bytes));
   return OnVerdict(verdict);
 }
 
@@ -77,7 +77,7 @@ Status Greeting::Greet() {
 }
 
 Status Greeting::OnHello(const Channel::Incoming& message) {
-  WC_ASSIGN_OR_RETURN(const Hello hello, DecodeHello(message.bytes));
+  WC_ASSIGN_OR_RETURN(const Hello hello, Decode<Hello>(message.bytes));
   if (hello.cookie != cookie_ || hello.incarnation != link_.peer || message.fds.size() != 2) {
     return {Code::kProtocol, "it sent a hello over shared memory that is not of this link"};
   }

@@ -79,15 +79,15 @@ Status Link::OnMessage(Channel::Incoming& message) {
     return Status::Ok();
   }
   if (kind == MessageKind::kWantRegion && ready) {
-    WC_ASSIGN_OR_RETURN(const WantRegion request, DecodeWantRegion(message.bytes));
+    WC_ASSIGN_OR_RETURN(const WantRegion request, Decode<WantRegion>(message.bytes));
     return regions_.On(request);
   }
   if (kind == MessageKind::kRegion && ready) {
-    WC_ASSIGN_OR_RETURN(const RegionReply reply, DecodeRegionReply(message.bytes));
+    WC_ASSIGN_OR_RETURN(const RegionReply reply, Decode<RegionReply>(message.bytes));
     return regions_.On(reply, message.fds);
   }
   if (kind == MessageKind::kRing && ready) {
-    WC_ASSIGN_OR_RETURN(const RingReply reply, DecodeRingReply(message.bytes));
+    WC_ASSIGN_OR_RETURN(const RingReply reply, Decode<RingReply>(message.bytes));
     return regions_.On(reply, message.fds);
   }
   if (kind >= MessageKind::kWantSource && ready) return devices_.OnMessage(kind, std::move(message));
@@ -117,7 +117,7 @@ void Link::OnChannel() {
     }
     // Only the hang-up is still of interest, and whether our device memory is mapped there.
     if (link_.over()) {
-      const auto dropped = DecodeDropped((*message)->bytes);
+      const auto dropped = Decode<Dropped>((*message)->bytes);
       if (dropped.ok()) status = link_.offers.OnDropped(*dropped);
       continue;
     }

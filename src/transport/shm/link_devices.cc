@@ -32,35 +32,35 @@ Result<bool> LinkDevices::Step() {
 Status LinkDevices::OnMessage(MessageKind kind, Channel::Incoming message) {
   if (kind == MessageKind::kWantStage || kind == MessageKind::kStage) return OnStageMessage(kind, message);
   if (kind == MessageKind::kWantSource) {
-    WC_ASSIGN_OR_RETURN(const WantSource request, DecodeWantSource(message.bytes));
+    WC_ASSIGN_OR_RETURN(const WantSource request, Decode<WantSource>(message.bytes));
     return link_.offers.OnWant(request);
   }
   if (kind == MessageKind::kSourceOffer) {
-    WC_ASSIGN_OR_RETURN(const SourceOffer offer, DecodeSourceOffer(message.bytes));
+    WC_ASSIGN_OR_RETURN(const SourceOffer offer, Decode<SourceOffer>(message.bytes));
     return link_.sources.OnOffer(offer);
   }
   if (kind == MessageKind::kSourceHandles) {
-    WC_ASSIGN_OR_RETURN(const SourceHandles handles, DecodeSourceHandles(message.bytes));
+    WC_ASSIGN_OR_RETURN(const SourceHandles handles, Decode<SourceHandles>(message.bytes));
     return link_.sources.OnHandles(handles, std::move(message.fds));
   }
   if (kind == MessageKind::kSourceVerdict) {
-    WC_ASSIGN_OR_RETURN(const SourceVerdict verdict, DecodeSourceVerdict(message.bytes));
+    WC_ASSIGN_OR_RETURN(const SourceVerdict verdict, Decode<SourceVerdict>(message.bytes));
     return link_.offers.OnVerdict(verdict);
   }
   if (kind == MessageKind::kDrop) {
-    WC_ASSIGN_OR_RETURN(const Drop drop, DecodeDrop(message.bytes));
+    WC_ASSIGN_OR_RETURN(const Drop drop, Decode<Drop>(message.bytes));
     return link_.sources.OnDrop(drop);
   }
-  WC_ASSIGN_OR_RETURN(const Dropped dropped, DecodeDropped(message.bytes));
+  WC_ASSIGN_OR_RETURN(const Dropped dropped, Decode<Dropped>(message.bytes));
   return link_.offers.OnDropped(dropped);
 }
 
 Status LinkDevices::OnStageMessage(MessageKind kind, const Channel::Incoming& message) {
   if (kind == MessageKind::kWantStage) {
-    WC_ASSIGN_OR_RETURN(const WantStage request, DecodeWantStage(message.bytes));
+    WC_ASSIGN_OR_RETURN(const WantStage request, Decode<WantStage>(message.bytes));
     return link_.staging->in.OnWantStage(request);
   }
-  WC_ASSIGN_OR_RETURN(const StageReply reply, DecodeStageReply(message.bytes));
+  WC_ASSIGN_OR_RETURN(const StageReply reply, Decode<StageReply>(message.bytes));
   return link_.staging->out.OnStage(reply, message.fds);
 }
 

@@ -16,7 +16,7 @@ class LinkFences {
   /// side's own devices, and copies by the peer's devices into open memory.
   struct Fence {
     FenceWait busy;
-    EngineFence engines;
+    device::EngineFence engines;
     std::optional<DeviceFenceWait> pushes;  ///< Empty: none may touch it.
   };
   explicit LinkFences(LinkParts& link) : link_(link) {}

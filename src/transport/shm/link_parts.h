@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "device/engines.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/context.h"
-#include "transport/shm/engines.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/receiver.h"
@@ -58,7 +58,7 @@ struct LinkParts {
   int pid = 0;
   Ptracer::Right tracer;  ///< The peer copies to and from here.
   std::optional<Outbox> outbox;
-  Engines engines;
+  device::Engines engines;
   SourceOffers offers;
   SourceMaps sources;
   Paths paths;

@@ -5,12 +5,11 @@
 #include <string>
 #include <string_view>
 
-#include "base/bytes.h"
 #include "memory/memory.h"
+#include "transport/shm/message_codec.h"
 #include "weightcast/status.h"
 
-/// The blobs that the endpoint carries and the messages on a link's Unix socket. The parsers are pure
-/// functions over hostile bytes: kProtocol for everything that the encoders do not write.
+/// The blobs that the endpoint carries and the messages on a link's Unix socket.
 namespace weightcast::transport::shm {
 
 /// Shows that whoever presents it has seen the blob that it came in.
@@ -26,27 +25,6 @@ struct Invitation {
 std::string Encode(const Invitation& invitation);
 Result<Invitation> DecodeInvitation(std::string_view bytes);
 
-enum class MessageKind : uint8_t {
-  kHello = 1,  ///< With descriptors: inbox, fence page.
-  kTrial,
-  kVerdict,
-  kWantRegion,
-  kRegion,  ///< With the region's descriptor where `code` is kOk.
-  kRing,    ///< With the sender's payload ring where `code` is kOk.
-  kBye,     ///< The sender will touch nothing of ours any more.
-  kBell,    ///< Nothing but a wake-up.
-  // Device memory: source_messages.h.
-  kWantSource,
-  kSourceOffer,
-  kSourceHandles,
-  kSourceVerdict,
-  kDrop,
-  kDropped,
-  // Staging.
-  kWantStage,
-  kStage,  ///< With the sender's staging ring where `code` is kOk.
-};
-
 struct Hello {
   Cookie cookie{};              ///< The receiver's.
   Incarnation incarnation = 0;  ///< The sender's.
@@ -54,19 +32,28 @@ struct Hello {
   uint64_t copy_address = 0;    ///< Of the sender's TrialCell.
   uint64_t copy_nonce = 0;      ///< Stands there.
 };
+inline auto Layout(Hello& m) {
+  return LayoutOf(MessageKind::kHello, "hello", m.cookie, m.incarnation, m.map_nonce, m.copy_address,
+                  m.copy_nonce);
+}
 /// What the sender has tried on the receiver's memory: the receiver looks whether it arrived.
 struct Trial {
   uint64_t map_echo = 0;
   uint64_t copy_echo = 0;  ///< 0: the copy was refused.
 };
+inline auto Layout(Trial& m) { return LayoutOf(MessageKind::kTrial, "trial", m.map_echo, m.copy_echo); }
 struct Verdict {
   bool map_seen = false;
   bool copy_seen = false;
 };
+inline auto Layout(Verdict& m) { return LayoutOf(MessageKind::kVerdict, "verdict", m.map_seen, m.copy_seen); }
 struct WantRegion {
   uint32_t id = 0;
   uint32_t generation = 0;
 };
+inline auto Layout(WantRegion& m) {
+  return LayoutOf(MessageKind::kWantRegion, "request for a region", m.id, m.generation);
+}
 struct RegionReply {
   uint32_t id = 0;
   uint32_t generation = 0;
@@ -74,48 +61,30 @@ struct RegionReply {
   uint64_t fd_offset = 0;
   uint64_t length = 0;
 };
+inline auto Layout(RegionReply& m) {
+  return LayoutOf(MessageKind::kRegion, "region", m.id, m.generation, m.code, m.fd_offset, m.length);
+}
 struct RingReply {
   Code code = Code::kOk;
 };
+inline auto Layout(RingReply& m) { return LayoutOf(MessageKind::kRing, "payload ring", m.code); }
 /// Make me a staging ring to write into, of at most so many bytes.
 struct WantStage {
   uint64_t most = 0;
 };
+bool IsPlausible(const WantStage& message);
+inline auto Layout(WantStage& m) {
+  return LayoutOf(MessageKind::kWantStage, "request for a staging ring", m.most);
+}
 struct StageReply {
   Code code = Code::kOk;
   uint64_t length = 0;
 };
+bool IsPlausible(const StageReply& message);
+inline auto Layout(StageReply& m) { return LayoutOf(MessageKind::kStage, "staging ring", m.code, m.length); }
 struct Bye {};
+inline auto Layout(Bye& /*m*/) { return LayoutOf(MessageKind::kBye, "bye"); }
 struct Bell {};
-
-std::string Encode(const Hello& message);
-std::string Encode(const Trial& message);
-std::string Encode(const Verdict& message);
-std::string Encode(const WantRegion& message);
-std::string Encode(const RegionReply& message);
-std::string Encode(const RingReply& message);
-std::string Encode(const WantStage& message);
-std::string Encode(const StageReply& message);
-std::string Encode(const Bye& message);
-std::string Encode(const Bell& message);
-
-// --- For all messages
-ByteWriter BeginMessage(MessageKind kind);
-/// Past the head of a message of this kind; a reader that is not ok otherwise.
-ByteReader MessageBody(std::string_view bytes, MessageKind kind);
-/// A code from outside; anything unknown becomes kInternal.
-Code GetCode(ByteReader& in);
-Status Malformed(std::string_view what);
-
-/// The kind of a message of this protocol version.
-Result<MessageKind> KindOf(std::string_view bytes);
-Result<Hello> DecodeHello(std::string_view bytes);
-Result<Trial> DecodeTrial(std::string_view bytes);
-Result<Verdict> DecodeVerdict(std::string_view bytes);
-Result<WantRegion> DecodeWantRegion(std::string_view bytes);
-Result<RegionReply> DecodeRegionReply(std::string_view bytes);
-Result<RingReply> DecodeRingReply(std::string_view bytes);
-Result<WantStage> DecodeWantStage(std::string_view bytes);
-Result<StageReply> DecodeStageReply(std::string_view bytes);
+inline auto Layout(Bell& /*m*/) { return LayoutOf(MessageKind::kBell, "bell"); }
 
 }  // namespace weightcast::transport::shm

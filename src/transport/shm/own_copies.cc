@@ -19,7 +19,7 @@ OwnCopies::Step OwnCopies::Copy(Pending& front, Path path, const Ends& ends, Cod
     refused = Code::kOutOfBounds;
     return Step::kStalled;
   }
-  Engine& engine = devices_.engines.Of(ends.local->device->device);
+  device::Engine& engine = devices_.engines.Of(ends.local->device->device);
   const uint64_t first = std::min(front.op.length - front.done, kDevicePiece);
   if (!engine.Fits(1, first) || (engine.Busy() && !FillsBatch())) return Step::kStalled;
   if (front.done == 0 && Overlaps(queue_.next(), SpanOf(front.op, ends))) return Step::kStalled;
@@ -39,7 +39,7 @@ OwnCopies::Step OwnCopies::Copy(Pending& front, Path path, const Ends& ends, Cod
 
 /// Gathers from the front on; the first number that is not in the batch. Moves nothing on yet: `gathered` of
 /// each says what of it is in the batch.
-uint64_t OwnCopies::Gather(GatheredCopies& batch, const Engine& engine, Path path, Ends ends) {
+uint64_t OwnCopies::Gather(GatheredCopies& batch, const device::Engine& engine, Path path, Ends ends) {
   uint64_t index = queue_.next();
   for (; !batch.full(); ++index) {
     Pending& pending = queue_.At(index);
@@ -68,7 +68,7 @@ uint64_t OwnCopies::Gather(GatheredCopies& batch, const Engine& engine, Path pat
 }
 
 /// The ends of an operation behind the front, if it can go into the same batch: checked as the front was.
-std::optional<OwnCopies::Ends> OwnCopies::Join(uint64_t index, Path path, const Engine& engine) {
+std::optional<OwnCopies::Ends> OwnCopies::Join(uint64_t index, Path path, const device::Engine& engine) {
   Pending& pending = queue_.At(index);
   const Op& op = pending.op;
   if (op.kind == OpKind::kSignal || op.length == 0 || !queue_.Begin(pending) || pending.code != Code::kOk) {
@@ -89,7 +89,7 @@ std::optional<OwnCopies::Ends> OwnCopies::Join(uint64_t index, Path path, const 
 }
 
 /// What was gathered up to `end` is under way.
-void OwnCopies::TakeUp(uint64_t end, const Engine& engine, uint64_t ticket, Path path) {
+void OwnCopies::TakeUp(uint64_t end, const device::Engine& engine, uint64_t ticket, Path path) {
   for (uint64_t index = queue_.next(); index != end; ++index) {
     Pending& pending = queue_.At(index);
     pending.path = path;

@@ -13,11 +13,8 @@ namespace weightcast::transport::shm {
 /// What this side's own device copies: writes to the peer's open device memory (push) and reads (reach). Both
 /// need nothing of the peer's processor. Operations that stand one behind the other go as one batch. The peer
 /// cannot end a copy into its memory, so it must be able to wait for it: docs/gpu.md, "Push".
-class OwnCopies {
+class OwnCopies : public QueueWorker {
  public:
-  using Step = SendQueue::Step;
-  using Path = SendQueue::Path;
-  using Pending = SendQueue::Pending;
   /// What copies of an operation go between; `source` is `region` as this side's device has it mapped.
   struct Ends {
     const LocalRegion* local = nullptr;
@@ -25,7 +22,7 @@ class OwnCopies {
     const Source* source = nullptr;
   };
   OwnCopies(LinkId link, Context& context, Outbox& outbox, const SenderDevices& devices, SendQueue& queue)
-      : link_(link), context_(&context), outbox_(&outbox), devices_(devices), queue_(queue) {}
+      : QueueWorker(link, context, outbox, queue), devices_(devices) {}
 
   /// Which of the two the operation is; nullopt: neither.
   [[nodiscard]] static std::optional<Path> PathOf(const Op& op, const PeerRegion& region,
@@ -46,13 +43,13 @@ class OwnCopies {
     const std::byte* end = nullptr;
   };
   struct PushedBatch {
-    const Engine* engine = nullptr;
+    const device::Engine* engine = nullptr;
     uint64_t ticket = 0;
   };
 
-  uint64_t Gather(GatheredCopies& batch, const Engine& engine, Path path, Ends ends);
-  std::optional<Ends> Join(uint64_t index, Path path, const Engine& engine);
-  void TakeUp(uint64_t end, const Engine& engine, uint64_t ticket, Path path);
+  uint64_t Gather(GatheredCopies& batch, const device::Engine& engine, Path path, Ends ends);
+  std::optional<Ends> Join(uint64_t index, Path path, const device::Engine& engine);
+  void TakeUp(uint64_t end, const device::Engine& engine, uint64_t ticket, Path path);
   [[nodiscard]] bool FillsBatch();
   [[nodiscard]] static bool Inside(const Op& op, const Ends& ends);
   [[nodiscard]] static Span SpanOf(const Op& op, const Ends& ends);
@@ -60,11 +57,7 @@ class OwnCopies {
   Step FinishPush(Pending& pending);
   [[nodiscard]] Code ReadOutcome(const Pending& pending) const;
 
-  LinkId link_;
-  Context* context_;
-  Outbox* outbox_;
   SenderDevices devices_;
-  SendQueue& queue_;
   std::array<Span, SendQueue::kMost> spans_;  ///< By number: all that are under way are looked through.
   Ring<PushedBatch> pushes_{kMostPushes};     ///< Batches of which the peer has not heard that they are over.
 };

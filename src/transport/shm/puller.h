@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "device/engines.h"
 #include "transport/ring.h"
 #include "transport/shm/context.h"
-#include "transport/shm/engines.h"
 #include "transport/shm/gathered_copies.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/outbox.h"
@@ -24,10 +24,10 @@ struct Pull {
   bool has_signal = false;
   Code code = Code::kOk;  ///< Why no more of it is copied.
   std::byte* to = nullptr;
-  uint64_t submitted = 0;         ///< Bytes.
-  Engine* engine = nullptr;       ///< That copies it; null: nothing was submitted.
-  Engine* next_engine = nullptr;  ///< That would copy it.
-  uint64_t ticket = 0;            ///< Of the last batch with bytes of it.
+  uint64_t submitted = 0;                 ///< Bytes.
+  device::Engine* engine = nullptr;       ///< That copies it; null: nothing was submitted.
+  device::Engine* next_engine = nullptr;  ///< That would copy it.
+  uint64_t ticket = 0;                    ///< Of the last batch with bytes of it.
 
   [[nodiscard]] bool wants_signal() const { return (record.flags & kSignalled) != 0 && !has_signal; }
   /// No more of it is to be submitted.
@@ -42,7 +42,7 @@ struct PullerParts {
   Context& context;
   OwnInbox& inbox;
   Outbox& outbox;
-  Engines& engines;
+  device::Engines& engines;
   const SourceMaps& sources;
   PeerLife life;
   Staging& staging;
@@ -83,7 +83,7 @@ class Puller {
     GatheredCopies copies;
     std::array<Piece, kDeviceBatch> pieces;
     size_t count = 0;
-    Engine* engine = nullptr;
+    device::Engine* engine = nullptr;
     /// The pull of the newest piece; nullptr: there is none.
     const PullRecord* newest = nullptr;
     void Add(uint32_t number, const Pull& pull, const device::Copy& copy);
@@ -99,7 +99,7 @@ class Puller {
   Context* context_;
   OwnInbox* inbox_;
   Outbox* outbox_;
-  Engines* engines_;
+  device::Engines* engines_;
   const SourceMaps* sources_;
   PeerLife life_;
   Ring<Pull> pulls_;

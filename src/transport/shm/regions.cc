@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/strings.h"
 #include "memory/populate.h"
+#include "transport/other_release.h"
 #include "transport/shm/shared_memory.h"
 
 namespace weightcast::transport::shm {
@@ -52,9 +53,7 @@ Result<RegionKey> DecodeKey(std::string_view bytes) {
   if (in.ok()) std::memcpy(key.device.data(), device.data(), device.size());
   if (!in.AtEnd() || version != kKeyVersion || access > static_cast<uint8_t>(Access::kRead) || mappable > 1 ||
       kind > static_cast<uint8_t>(MemoryKind::kDevice) || key.address > UINT64_MAX - key.length) {
-    return Status(
-        Code::kProtocol,
-        "the peer's key of a shm region is malformed; run the same release of weightcast on both sides");
+    return OtherRelease("the peer's key of a shm region is malformed");
   }
   key.access = static_cast<Access>(access);
   key.mappable = mappable == 1;

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "device/engines.h"
 #include "transport/shm/context.h"
 #include "transport/shm/cross_copy.h"
-#include "transport/shm/engines.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/peer_life.h"
 #include "transport/shm/records.h"
@@ -32,7 +32,7 @@ struct Paths {
 
 /// What a sender needs for device memory.
 struct SenderDevices {
-  Engines& engines;
+  device::Engines& engines;
   SourceOffers& offers;
   SourceMaps& sources;
   PeerLife life;
@@ -51,11 +51,11 @@ class SendQueue {
     uint64_t done = 0;      ///< Bytes moved; on the ring: bytes sent, or received.
     uint64_t sequence = 0;  ///< On the ring.
     uint32_t scope = 0;
-    Path path = Path::kMapped;       ///< Of what waits for an answer or a copy.
-    uint32_t records = 0;            ///< Of a pull.
-    const Engine* engine = nullptr;  ///< That reads or pushes; null: nothing was submitted.
-    uint64_t ticket = 0;             ///< Of its last batch.
-    uint64_t gathered = 0;           ///< Bytes in the batch that is gathered.
+    Path path = Path::kMapped;               ///< Of what waits for an answer or a copy.
+    uint32_t records = 0;                    ///< Of a pull.
+    const device::Engine* engine = nullptr;  ///< That reads or pushes; null: nothing was submitted.
+    uint64_t ticket = 0;                     ///< Of its last batch.
+    uint64_t gathered = 0;                   ///< Bytes in the batch that is gathered.
     bool checked = false;
     bool device = false;  ///< Device memory at one end at least.
     bool scoped = false;
@@ -132,6 +132,23 @@ class SendQueue {
   bool waits_for_device_ = false;
   Code failed_ = Code::kOk;  ///< Everything completes so.
   std::array<Scope, kGrantSlots> scopes_;
+};
+
+/// What carries out operations of a queue on one link.
+class QueueWorker {
+ public:
+  using Step = SendQueue::Step;
+  using Path = SendQueue::Path;
+  using Pending = SendQueue::Pending;
+
+ protected:
+  QueueWorker(LinkId link, Context& context, Outbox& outbox, SendQueue& queue)
+      : link_(link), context_(&context), outbox_(&outbox), queue_(queue) {}
+
+  LinkId link_;
+  Context* context_;
+  Outbox* outbox_;
+  SendQueue& queue_;
 };
 
 }  // namespace weightcast::transport::shm

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "base/advice.h"
 #include "base/available.h"
 #include "base/strings.h"
 
@@ -100,8 +101,8 @@ bool CannotShrink(int fd, uint64_t length) {
 Result<Mapping> MapPeer(int fd, uint64_t offset, size_t length, bool writable) {
   if (length == 0 || offset > UINT64_MAX - length || !CannotShrink(fd, offset + length)) {
     return Status(Code::kPermission,
-                  "the peer's shared memory is shorter than it says, or not sealed against shrinking; run "
-                  "the same release of weightcast on both sides");
+                  StrCat("the peer's shared memory is shorter than it says, or not sealed against shrinking",
+                         kSameRelease));
   }
   return Mapping::Map(fd, offset, length, writable);
 }

@@ -11,6 +11,7 @@
 #include "base/advice.h"
 #include "base/process.h"
 #include "base/strings.h"
+#include "transport/other_release.h"
 #include "transport/shm/cross_copy.h"
 #include "transport/shm/factory.h"
 
@@ -144,9 +145,7 @@ Status ShmTransport::Establish(LinkId link, std::string_view answer) {
     return {Code::kInvalidArgument,
             StrCat("shm: there is no link ", static_cast<uint32_t>(link), kReportBug)};
   WC_ASSIGN_OR_RETURN(const Invitation invitation, DecodeInvitation(answer));
-  if (invitation.name.empty())
-    return {Code::kProtocol,
-            "the peer's shm answer names no listener; run the same release of weightcast on both sides"};
+  if (invitation.name.empty()) return OtherRelease("the peer's shm answer names no listener");
   found->Connect(invitation);
   return Status::Ok();
 }

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "device/engines.h"
 #include "device/mapping.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/context.h"
-#include "transport/shm/engines.h"
 #include "transport/shm/source_messages.h"
 
 namespace weightcast::transport::shm {
@@ -30,7 +30,7 @@ struct Source {
   bool dropped = false;                            ///< To be unmapped, and not to be read any more.
   bool busy = false;                               ///< wc-device is mapping it.
   bool unmapping = false;
-  std::optional<EngineFence> fence;  ///< Copies that may still use it.
+  std::optional<device::EngineFence> fence;  ///< Copies that may still use it.
   [[nodiscard]] std::byte* At(uint64_t at) const { return mapping->address + offset + at; }
   /// Of copies between it and memory of `reader`.
   [[nodiscard]] device::Ends EndsWith(const DeviceUuid& reader) const {
@@ -42,7 +42,7 @@ struct Source {
 /// Mapping and unmapping are left to wc-device. The holder of progress alone.
 class SourceMaps {
  public:
-  SourceMaps(Context& context, Channel& channel, const Engines& engines)
+  SourceMaps(Context& context, Channel& channel, const device::Engines& engines)
       : context_(&context), channel_(&channel), engines_(&engines) {}
 
   /// nullptr: not offered, or dropped.
@@ -80,7 +80,7 @@ class SourceMaps {
 
   Context* context_;
   Channel* channel_;
-  const Engines* engines_;
+  const device::Engines* engines_;
   std::map<Key, Source> sources_;
   std::shared_ptr<Job> job_;  ///< Of the offer whose handles are awaited.
   const Source gone_{.state = Source::State::kFailed,

@@ -28,6 +28,9 @@ struct WantSource {
   RegionId region;
   DeviceUuid reader{};
 };
+inline auto Layout(WantSource& m) {
+  return LayoutOf(MessageKind::kWantSource, "request for a source", m.region, m.reader);
+}
 
 /// Blocks of one length that follow each other.
 struct BlockRun {
@@ -51,6 +54,13 @@ struct SourceOffer {
   uint64_t length = 0;           ///< Of the region.
   std::vector<BlockRun> blocks;  ///< Of the allocation.
 };
+void PutRest(FieldWriter& out, const SourceOffer& message);
+void GetRest(FieldReader& in, SourceOffer& message);
+bool IsPlausible(const SourceOffer& message);
+inline auto Layout(SourceOffer& m) {
+  return LayoutOf(MessageKind::kSourceOffer, "offer of a source", m.region, m.reader, m.code, m.exportable,
+                  m.own, m.device, m.process, m.identity, m.address, m.allocation, m.offset, m.length);
+}
 /// Most runs of one offer: memory in more of them is staged.
 inline constexpr size_t kMostRuns = 24;
 std::vector<BlockRun> RunsOf(const std::vector<device::Block>& blocks);
@@ -63,6 +73,12 @@ struct SourceHandles {
   uint8_t count = 0;
   std::vector<std::array<std::byte, 64>> handles;  ///< Legacy and fabric handles: one for each block.
 };
+void PutRest(FieldWriter& out, const SourceHandles& message);
+void GetRest(FieldReader& in, SourceHandles& message);
+bool IsPlausible(const SourceHandles& message);
+inline auto Layout(SourceHandles& m) {
+  return LayoutOf(MessageKind::kSourceHandles, "handles", m.exportable, m.count);
+}
 /// Blocks whose handles fit into one message.
 size_t HandlesPerMessage(device::Exportable exportable);
 
@@ -73,28 +89,21 @@ struct SourceVerdict {
   DeviceUuid reader{};
   bool reads = false;
 };
+inline auto Layout(SourceVerdict& m) {
+  return LayoutOf(MessageKind::kSourceVerdict, "verdict on a source", m.region, m.reader, m.reads);
+}
 /// Owner to reader: unmap the region.
 struct Drop {
   RegionId region;
 };
+inline auto Layout(Drop& m) { return LayoutOf(MessageKind::kDrop, "request to drop a source", m.region); }
 /// Reader to owner: the region is not mapped any more, or (`all`) none is.
 struct Dropped {
   RegionId region;
   bool all = false;
 };
-
-std::string Encode(const WantSource& message);
-std::string Encode(const SourceOffer& message);
-std::string Encode(const SourceHandles& message);
-std::string Encode(const SourceVerdict& message);
-std::string Encode(const Drop& message);
-std::string Encode(const Dropped& message);
-
-Result<WantSource> DecodeWantSource(std::string_view bytes);
-Result<SourceOffer> DecodeSourceOffer(std::string_view bytes);
-Result<SourceHandles> DecodeSourceHandles(std::string_view bytes);
-Result<SourceVerdict> DecodeSourceVerdict(std::string_view bytes);
-Result<Drop> DecodeDrop(std::string_view bytes);
-Result<Dropped> DecodeDropped(std::string_view bytes);
+inline auto Layout(Dropped& m) {
+  return LayoutOf(MessageKind::kDropped, "notice of a dropped source", m.region, m.all);
+}
 
 }  // namespace weightcast::transport::shm

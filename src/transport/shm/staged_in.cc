@@ -9,7 +9,8 @@
 
 namespace weightcast::transport::shm {
 
-StagedIn::StagedIn(Context& context, OwnInbox& inbox, Outbox& outbox, Engines& engines, Channel& channel)
+StagedIn::StagedIn(Context& context, OwnInbox& inbox, Outbox& outbox, device::Engines& engines,
+                   Channel& channel)
     : context_(&context), inbox_(&inbox), outbox_(&outbox), engines_(&engines), channel_(&channel) {}
 
 Status StagedIn::OnWantStage(const WantStage& request) {
@@ -119,7 +120,7 @@ StagedIn::Step StagedIn::CopyByDevice(Arrival& arrival, const LocalRegion& regio
   }
   std::byte* const to = region.address + record.offset;
   if (Overlaps(to, record.length)) return Step::kWaits;
-  Engine& engine = engines_->Of(region.device->device);
+  device::Engine& engine = engines_->Of(region.device->device);
   const auto ticket =
       batch_.Add(engine, {.to = to, .from = ring_->At(record.position), .length = record.length},
                  StagedPieceOf(ring_->length()));

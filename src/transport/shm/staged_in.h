@@ -24,10 +24,10 @@ struct Arrival {
   SignalRecord signal;
   bool has_signal = false;
   bool read = false;
-  Code code = Code::kOk;     ///< Why it is not put in place.
-  uint64_t end = 0;          ///< Position after it in the ring.
-  std::byte* to = nullptr;   ///< Set with `engine`.
-  Engine* engine = nullptr;  ///< That copies it; null: nothing is under way.
+  Code code = Code::kOk;             ///< Why it is not put in place.
+  uint64_t end = 0;                  ///< Position after it in the ring.
+  std::byte* to = nullptr;           ///< Set with `engine`.
+  device::Engine* engine = nullptr;  ///< That copies it; null: nothing is under way.
   uint64_t ticket = 0;
   bool placed = false;  ///< Its copy was begun.
 
@@ -47,7 +47,7 @@ struct Arrival {
 /// call.
 class StagedIn {
  public:
-  StagedIn(Context& context, OwnInbox& inbox, Outbox& outbox, Engines& engines, Channel& channel);
+  StagedIn(Context& context, OwnInbox& inbox, Outbox& outbox, device::Engines& engines, Channel& channel);
 
   /// Makes the ring. kProtocol: a second time.
   Status OnWantStage(const WantStage& request);
@@ -91,7 +91,7 @@ class StagedIn {
   Context* context_;
   OwnInbox* inbox_;
   Outbox* outbox_;
-  Engines* engines_;
+  device::Engines* engines_;
   Channel* channel_;
   std::unique_ptr<StageRing> ring_;
   uint64_t arrived_ = 0;    ///< Position after the newest piece.

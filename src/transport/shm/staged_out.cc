@@ -18,7 +18,7 @@ uint64_t RoundUp(uint64_t position, uint64_t unit) { return (position + unit - 1
 
 }  // namespace
 
-StagedOut::StagedOut(Context& context, Outbox& outbox, Engines& engines, Channel& channel)
+StagedOut::StagedOut(Context& context, Outbox& outbox, device::Engines& engines, Channel& channel)
     : context_(&context), outbox_(&outbox), engines_(&engines), channel_(&channel) {
   StagedBytes();  // Looked up here: finding it takes a lock.
 }
@@ -97,7 +97,7 @@ std::optional<uint64_t> StagedOut::Bring(const device::Device* device, const std
   const auto position = Reserve(size);
   if (!position) return std::nullopt;
   std::byte* const to = ring_->At(*position);
-  Engine* const engine = device == nullptr ? nullptr : &engines_->Of(*device);
+  device::Engine* const engine = device == nullptr ? nullptr : &engines_->Of(*device);
   uint64_t ticket = 0;
   if (engine != nullptr) {
     const auto given = batch_.Add(*engine, {.to = to, .from = from, .length = size}, Most(device));

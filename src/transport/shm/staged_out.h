@@ -31,7 +31,7 @@ class StagedOut {
     kFailed,  ///< For good: failure().
   };
 
-  StagedOut(Context& context, Outbox& outbox, Engines& engines, Channel& channel);
+  StagedOut(Context& context, Outbox& outbox, device::Engines& engines, Channel& channel);
 
   /// Whether bytes can be brought by `device`, or by this processor (null). Asked first, it has the ring made
   /// and pinned.
@@ -79,7 +79,7 @@ class StagedOut {
     RecordBody record{};
     RecordBody signal{};
     bool has_signal = false;
-    const Engine* engine = nullptr;  ///< That brings it; null: it is there.
+    const device::Engine* engine = nullptr;  ///< That brings it; null: it is there.
     uint64_t ticket = 0;
   };
 
@@ -90,7 +90,7 @@ class StagedOut {
 
   Context* context_;
   Outbox* outbox_;
-  Engines* engines_;
+  device::Engines* engines_;
   Channel* channel_;
   std::optional<uint64_t> asked_;  ///< The length that the peer was asked for.
   uint64_t budgeted_ = 0;          ///< Of it, while the answer is awaited.

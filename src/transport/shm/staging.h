@@ -7,7 +7,7 @@ namespace weightcast::transport::shm {
 
 /// Both directions in which a link stages bytes for device memory (docs/gpu.md, "Staged").
 struct Staging {
-  Staging(Context& context, OwnInbox& inbox, Outbox& outbox, Engines& engines, Channel& channel)
+  Staging(Context& context, OwnInbox& inbox, Outbox& outbox, device::Engines& engines, Channel& channel)
       : out(context, outbox, engines, channel), in(context, inbox, outbox, engines, channel) {}
   /// A device that has pinned a ring has lost its context.
   [[nodiscard]] Status failure() const {

@@ -16,41 +16,48 @@ namespace {
 /// Received from one lane before others have their turn.
 constexpr size_t kReceiveBudget = 1U << 20;
 
-constexpr std::string_view kTooMany = "it has more operations in flight than were agreed on";
+std::string TextOf(const Result<SocketAddress>& address) { return address.ok() ? address->ToString() : "?"; }
 
 }  // namespace
 
-Lane::Lane(const LaneShared& shared, Owner& owner, const GrantTable& grants, LinkId link, uint32_t index,
-           uint32_t depth, UniqueFd socket, std::string peer)
+Lane::Lane(const LinkShared& shared, LaneOwner& owner, uint32_t index, UniqueFd socket)
     : shared_(shared),
       owner_(owner),
-      grants_(grants),
-      link_(link),
       index_(index),
       socket_(std::move(socket)),
-      peer_(std::move(peer)),
-      outbox_(link, depth, shared.events, shared.regions, *shared.copiers),
-      depth_(depth) {}
+      peer_(TextOf(PeerAddressOf(socket_.get()))),
+      path_(StrCat(TextOf(LocalAddressOf(socket_.get())), " to ", peer_)),
+      send_stage_(shared.copiers, shared.regions),
+      operations_(shared, send_stage_),
+      replies_(shared.terms.depth, send_stage_),
+      outbox_(operations_, replies_, send_stage_),
+      peers_(shared, replies_),
+      arrivals_(shared, owner, index, inbox_, operations_, peers_) {}
 
-Lane::~Lane() { Hang(); }
+Lane::~Lane() { Close(); }
 
 // Socket buffers are left to the kernel's tuning. Measured over loopback, 1 MiB writes, two cores, medians
 // of 7: tuned 5.8 GB/s; fixed at 64 KiB 5.0, 128 KiB 4.8, 256 KiB 3.8, 1 MiB 5.6, 4 MiB 5.5. A fixed size
 // would also cap a long or fast network at size / round trip.
 Status Lane::Watch() {
   watched_ = EPOLLIN;
-  return shared_.poller.Add(socket_.get(), watched_, MakeKey(KeyKind::kLane, link_, index_));
+  return shared_.poller.Add(socket_.get(), watched_, MakeKey(KeyKind::kLane, shared_.terms.id, index_));
 }
 
 bool Lane::WatchFor(uint32_t events) {
   if (events == watched_) return true;
-  const Status status = shared_.poller.Modify(socket_.get(), events, MakeKey(KeyKind::kLane, link_, index_));
+  const Status status =
+      shared_.poller.Modify(socket_.get(), events, MakeKey(KeyKind::kLane, shared_.terms.id, index_));
   if (status.ok()) watched_ = events;
   return status.ok();
 }
 
 void Lane::Continue() {
-  AdvanceCopies();
+  ReceiveStage& stage = arrivals_.stage();
+  send_stage_.Advance();
+  if (open() && stage.MustYield()) stage.Yield();
+  if (stage.Advance()) shared_.moved = true;
+  if (open()) TakeWaiting();
   if (!open()) return CountWanting();
   if (!wanting_) return;
   if (has_input_ || stalled_) {
@@ -60,25 +67,30 @@ void Lane::Continue() {
   }
 }
 
+void Lane::TakeWaiting() {
+  bool any = false;
+  if (const auto violation = arrivals_.TakeWaiting(any); !violation.empty()) return Break(violation);
+  if (any) Flush();
+}
+
 bool Lane::Arm() {
   if (!wanting_ || !open()) return true;
-  if (has_input_ || outbox_.waits_for_event() || outbox_.CanGoOn()) return false;
-  if (stalled_ && !stage_->Room().empty()) return false;
-  if (stage_ != nullptr && stage_->MustYield()) return false;
+  if (has_input_ || operations_.waits_for_event() || send_stage_.CanGoOn()) return false;
+  if (stalled_ && !arrivals_.stage().Room().empty()) return false;
+  if (arrivals_.stage().MustYield()) return false;
   return WatchFor((stalled_ ? 0U : EPOLLIN) | (blocked_ ? EPOLLOUT : 0U));
 }
 
 void Lane::CountWanting() {
   const bool moves =
-      has_input_ || stalled_ || blocked_ || outbox_.waits_for_event() || outbox_.waits_for_copy();
-  const bool lands = arrivals_ != nullptr && !arrivals_->empty();
-  const bool wanting = (open() && (moves || lands)) || !quiet();
+      has_input_ || stalled_ || blocked_ || operations_.waits_for_event() || send_stage_.waits();
+  const bool wanting = (open() && (moves || !arrivals_.empty())) || !quiet();
   if (wanting == wanting_) return;
   wanting_ = wanting;
   wanting ? ++shared_.wanting : --shared_.wanting;
 }
 
-void Lane::Hang() {
+void Lane::Close() {
   if (!open()) return;
   shared_.poller.Remove(socket_.get());
   // A forked child may hold the socket too: closing our copy alone would tell the peer nothing.
@@ -86,29 +98,9 @@ void Lane::Hang() {
   socket_.reset();
   has_input_ = stalled_ = blocked_ = false;
   // What waits for its copies is forgotten: the peer will be told that it may be written, and sends it again.
-  if (stage_ != nullptr) stage_->Abandon();
-  outbox_.Abandon();
+  arrivals_.stage().Abandon();
+  send_stage_.Abandon();
   CountWanting();
-}
-
-Code Lane::Push(Op op, Code code, LocalRegion* local, const ImportedRegion& remote) {
-  if (op.kind != OpKind::kRead && op.grant.slot < kGrantSlots) {
-    bool& first = own_first_[op.grant.slot];
-    first |= op.first;
-    if (op.first) own_refusals_.Begin(op.grant);
-    const bool signal = op.has_signal || op.kind == OpKind::kSignal;
-    const Code earlier = signal ? own_refusals_.End(op.grant) : Code::kOk;
-    if (code == Code::kOk) code = earlier;
-    if (code == Code::kOk) {
-      op.first = std::exchange(first, false);
-    } else if (signal) {
-      first = true;
-    } else {
-      own_refusals_.Note(op.grant, code);
-    }
-  }
-  if (code == Code::kOk) outbox_.Push(op, local, remote);
-  return code;
 }
 
 void Lane::Flush() {
@@ -127,11 +119,11 @@ void Lane::Flush() {
 
 void Lane::Receive() {
   if (!open()) return;
-  if (stalled_ && stage_->Room().empty()) return Flush();
+  if (stalled_ && arrivals_.stage().Room().empty()) return Flush();
   stalled_ = false;
   if ((watched_ & EPOLLIN) == 0) WatchFor(watched_ | EPOLLIN);
   shared_.moved = true;
-  const auto outcome = inbox_.Receive(socket_.get(), kReceiveBudget, *this);
+  const auto outcome = inbox_.Receive(socket_.get(), kReceiveBudget, arrivals_);
   const int error = errno;
   has_input_ = outcome == Inbox::Outcome::kMore;
   stalled_ = outcome == Inbox::Outcome::kStalled;
@@ -177,141 +169,22 @@ void Lane::Fail(Status reason) {
 
 void Lane::HangUp(Status reason) {
   reason_ = reason.message();
-  Hang();
-  shared_.events.Push(LaneDown{link_, index_, std::move(reason)});
+  Close();
+  shared_.events.Push(LaneDown{shared_.terms.id, index_, std::move(reason)});
   owner_.OnHungUp();
 }
 
-void Lane::Close() { Hang(); }
-
-Verdict Lane::OnFrame(const Frame& frame) {
-  const bool operation =
-      frame.type == FrameType::kWrite || frame.type == FrameType::kSignal || frame.type == FrameType::kRead;
-  if (operation && frame.sequence != next_sequence_++)
-    return {.violation = "it sent an operation out of order"};
-  switch (frame.type) {
-    case FrameType::kWrite:
-      return OnWrite(frame);
-    case FrameType::kSignal:
-      return {.violation = MustQueue() ? Queue(frame, Code::kOk) : OnSignal(frame)};
-    case FrameType::kRead:
-      return {.violation = MustQueue() ? Queue(frame, Code::kOk) : OnRead(frame)};
-    case FrameType::kAck:
-      return {.violation = outbox_.OnAck(frame.sequence)};
-    case FrameType::kResult:
-      if (MustQueue() && outbox_.IsRead(frame.sequence)) return {.violation = Queue(frame, Code::kOk)};
-      return {.violation = outbox_.OnResult(frame)};
-    case FrameType::kLaneOver:
-      return {.violation = owner_.OnLaneOver(index_, frame)};
-    case FrameType::kData:
-      return OnData(frame);
-  }
-  return {.violation = "an unknown frame type"};
-}
-
-std::string_view Lane::OnPayload(const Frame& frame) {
-  if (stage_ != nullptr) stage_->End();
-  if (frame.type == FrameType::kWrite) return EndWrite(frame);
-  outbox_.OnData(frame.sequence, frame.length);
-  return "";
-}
-
-Code Lane::Judge(const Frame& frame, const LocalRegion* region) const {
-  if (region == nullptr) return Code::kPermission;
-  if (region->access != Access::kReadWrite && region->access != Access::kGranted) return Code::kPermission;
-  if (GrantTable::IsStanding(frame.grant) && region->access != Access::kReadWrite) return Code::kPermission;
-  if (!InBounds(frame.offset, frame.length, region->length)) return Code::kOutOfBounds;
-  if (!grants_.IsOpen(frame.grant)) return Code::kFenced;
-  return grants_.Covers(frame.grant, frame.region, frame.generation, frame.offset, frame.length)
-             ? Code::kOk
-             : Code::kPermission;
-}
-
-Verdict Lane::OnWrite(const Frame& frame) {
-  LocalRegion* const region = shared_.regions.Find(frame.region, frame.generation);
-  write_code_ = Judge(frame, region);
-  write_region_ = write_code_ == Code::kOk ? region : nullptr;
-  if (write_region_ == nullptr) return {};
-  if (region->device == nullptr) return {.place = region->base + frame.offset};
-  ReceiveStage& stage = StageFor(*region);
-  stage.Begin(*region, frame.offset, frame.grant, ReceiveStage::For::kPeersWrite);
-  return {.sink = &stage};
-}
-
-Verdict Lane::OnData(const Frame& frame) {
-  const ReadPlace place = outbox_.ReadLanding(frame.sequence, frame.length);
-  if (place.region == nullptr) return {.violation = "it sent data that was not requested"};
-  if (place.region->device == nullptr) return {.place = place.region->base + place.offset};
-  ReceiveStage& stage = StageFor(*place.region);
-  stage.Begin(*place.region, place.offset, GrantName{}, ReceiveStage::For::kOwnRead);
-  return {.sink = &stage};
-}
-
-std::string_view Lane::EndWrite(const Frame& frame) {
-  write_region_ = nullptr;
-  return MustQueue() ? Queue(frame, write_code_) : FinishWrite(frame, write_code_);
-}
-
-std::string_view Lane::FinishWrite(const Frame& frame, Code code) {
-  if (frame.first) refusals_.Begin(frame.grant);
-  if (code != Code::kOk) refusals_.Note(frame.grant, code);
-  if (frame.has_signal) {
-    const Code signal = Deliver(frame.signal);
-    if (code == Code::kOk) code = signal;  // Its bytes are in place all the same.
-  }
-  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code) ? "" : kTooMany;
-  outbox_.Ack(frame.sequence);
-  return "";
-}
-
-std::string_view Lane::OnSignal(const Frame& frame) {
-  if (frame.first) refusals_.Begin(frame.signal.grant);
-  const Code code = Deliver(frame.signal);
-  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code) ? "" : kTooMany;
-  outbox_.Ack(frame.sequence);
-  return "";
-}
-
-Code Lane::Deliver(const Signal& signal) {
-  const Code refused = refusals_.End(signal.grant);
-  const Code code = refused == Code::kOk && !grants_.IsOpen(signal.grant) ? Code::kFenced : refused;
-  if (code == Code::kOk) shared_.events.Push(SignalArrived{link_, signal});
-  return code;
-}
-
-std::string_view Lane::OnRead(const Frame& frame) {
-  LocalRegion* region = shared_.regions.Find(frame.region, frame.generation);
-  Code code = Code::kOk;
-  if (region == nullptr || (region->access != Access::kRead && region->access != Access::kReadWrite)) {
-    code = Code::kPermission;
-  } else if (!InBounds(frame.offset, frame.length, region->length)) {
-    code = Code::kOutOfBounds;
-  }
-  const bool taken = code == Code::kOk ? outbox_.Serve(frame.sequence, *region, frame.offset, frame.length)
-                                       : outbox_.Answer(frame.sequence, code);
-  return taken ? "" : kTooMany;
-}
-
 void Lane::Fence(const GrantName& grant) {
-  if (stage_ != nullptr) stage_->Fence(grant);
-  if (write_region_ == nullptr || inbox_.in_payload() == nullptr || inbox_.in_payload()->grant != grant)
-    return;
-  DivertWrite(Code::kFenced);
+  if (arrivals_.Fence(grant)) OnDiverted();
 }
 
 void Lane::Forget(const LocalRegion& region) {
   outbox_.Forget(region);
-  if (stage_ != nullptr) stage_->Forget(region);
-  if (write_region_ != &region || inbox_.in_payload() == nullptr) return;
-  DivertWrite(Code::kPermission);
+  if (arrivals_.Forget(region)) OnDiverted();
 }
 
-/// The rest of the write that is being received goes into nothing. It waits for no block any more: none may
-/// be taken for a region that nobody keeps.
-void Lane::DivertWrite(Code code) {
-  inbox_.Divert();
-  write_region_ = nullptr;
-  write_code_ = code;
+/// What was being received waits for no block any more.
+void Lane::OnDiverted() {
   has_input_ |= std::exchange(stalled_, false);
   CountWanting();
 }

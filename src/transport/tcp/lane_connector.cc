@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "transport/tcp/keys.h"
 
 namespace weightcast::transport::tcp {
 namespace {
@@ -15,16 +16,16 @@ constexpr Duration kStagger = std::chrono::milliseconds(50);
 constexpr Duration kWelcomeLimit = std::chrono::seconds(2);
 }  // namespace
 
-LaneConnector::LaneConnector(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
-                             std::vector<SocketAddress> addresses, Duration lease,
-                             std::optional<uint8_t> traffic_class)
-    : poller_(&poller),
-      key_(key),
-      hello_(hello),
-      ours_(ours),
-      lease_(lease),
-      traffic_class_(traffic_class),
-      addresses_(std::move(addresses)) {
+LaneConnector::LaneConnector(const Poller& poller, const LinkTerms& terms, uint32_t lane, uint32_t generation)
+    : poller_(poller),
+      terms_(terms),
+      key_(MakeKey(KeyKind::kConnect, terms.id, lane)),
+      hello_{Greeting::Kind::kHello, static_cast<uint16_t>(lane), generation, terms.theirs},
+      addresses_(terms.addresses) {
+  if (terms.spread) {
+    const auto first = static_cast<std::ptrdiff_t>(lane % addresses_.size());
+    std::rotate(addresses_.begin(), addresses_.begin() + first, addresses_.end());
+  }
   attempts_.reserve(addresses_.size());
 }
 
@@ -53,11 +54,11 @@ void LaneConnector::Start(TimePoint now) {
   Attempt& attempt = attempts_.emplace_back();
   attempt.to = addresses_[attempts_.size() - 1];
   next_start_ = now + kStagger;
-  auto fd = StartConnect(attempt.to, traffic_class_);
+  auto fd = StartConnect(attempt.to, terms_.traffic_class);
   if (!fd.ok()) return GiveUp(attempt, fd.status().message());
   attempt.fd = std::move(fd).value();
-  TuneTcp(attempt.fd.get(), lease_);
-  const Status added = poller_->Add(attempt.fd.get(), EPOLLOUT, key_ + attempts_.size() - 1);
+  TuneTcp(attempt.fd.get(), terms_.lease);
+  const Status added = poller_.Add(attempt.fd.get(), EPOLLOUT, key_ + attempts_.size() - 1);
   if (!added.ok()) GiveUp(attempt, added.message());
 }
 
@@ -80,7 +81,7 @@ void LaneConnector::Greet(Attempt& attempt, TimePoint now) {
   attempt.greeted = true;
   attempt.give_up = now + kWelcomeLimit;
   const auto number = static_cast<uint64_t>(&attempt - attempts_.data());
-  const Status changed = poller_->Modify(attempt.fd.get(), EPOLLIN, key_ + number);
+  const Status changed = poller_.Modify(attempt.fd.get(), EPOLLIN, key_ + number);
   if (!changed.ok()) GiveUp(attempt, changed.message());
 }
 
@@ -94,12 +95,22 @@ void LaneConnector::Listen(Attempt& attempt) {
   if (attempt.got < kGreetingSize) return;
   const auto greeting = ParseGreeting(attempt.bytes);
   if (!greeting || greeting->kind != Greeting::Kind::kWelcome || greeting->lane != hello_.lane ||
-      greeting->generation != hello_.generation || greeting->cookie != ours_) {
+      greeting->generation != hello_.generation || greeting->cookie != terms_.ours) {
     return GiveUp(attempt, "the process that listens there is not the peer");
   }
-  poller_->Remove(attempt.fd.get());
+  poller_.Remove(attempt.fd.get());
   welcomed_ = std::move(attempt.fd);
   for (Attempt& other : attempts_) Drop(other);
+}
+
+UniqueFd LaneConnector::TakeStarted() {
+  Greeting start = hello_;
+  start.kind = Greeting::Kind::kStart;
+  const auto bytes = EncodeGreeting(start);
+  // The socket is empty: it takes 32 bytes whole. If the peer has gone, the lane will tell.
+  [[maybe_unused]] const ssize_t sent =
+      send(welcomed_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return std::move(welcomed_);
 }
 
 void LaneConnector::GiveUp(Attempt& attempt, std::string_view why) {
@@ -107,8 +118,8 @@ void LaneConnector::GiveUp(Attempt& attempt, std::string_view why) {
   report_ += StrCat(report_.empty() ? "" : "; ", attempt.to.ToString(), ": ", why);
 }
 
-void LaneConnector::Drop(Attempt& attempt) {
-  if (attempt.fd.valid()) poller_->Remove(attempt.fd.get());
+void LaneConnector::Drop(Attempt& attempt) const {
+  if (attempt.fd.valid()) poller_.Remove(attempt.fd.get());
   attempt.fd.reset();
 }
 

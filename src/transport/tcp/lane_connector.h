@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "base/poller.h"
 #include "base/socket.h"
 #include "transport/tcp/greeting.h"
+#include "transport/tcp/link_shared.h"
 #include "weightcast/clock.h"
 
 namespace weightcast::transport::tcp {
@@ -18,9 +18,8 @@ namespace weightcast::transport::tcp {
 /// after the last or as soon as all so far have failed, until one is welcomed.
 class LaneConnector {
  public:
-  /// The poller tells readiness under `key` with the attempt's number added.
-  LaneConnector(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
-                std::vector<SocketAddress> addresses, Duration lease, std::optional<uint8_t> traffic_class);
+  /// The poller tells readiness as KeyKind::kConnect.
+  LaneConnector(const Poller& poller, const LinkTerms& terms, uint32_t lane, uint32_t generation);
   LaneConnector(LaneConnector&&) = default;
   ~LaneConnector();
 
@@ -36,8 +35,8 @@ class LaneConnector {
   [[nodiscard]] bool failed() const;
   /// What became of each address so far.
   [[nodiscard]] const std::string& report() const { return report_; }
-  /// The welcomed socket, no longer in the poller.
-  UniqueFd TakeSocket() { return std::move(welcomed_); }
+  /// Starts the lane on the welcomed socket, which is no longer in the poller.
+  UniqueFd TakeStarted();
 
  private:
   struct Attempt {
@@ -52,15 +51,13 @@ class LaneConnector {
   void Greet(Attempt& attempt, TimePoint now);
   void Listen(Attempt& attempt);
   void GiveUp(Attempt& attempt, std::string_view why);
-  void Drop(Attempt& attempt);
+  void Drop(Attempt& attempt) const;
   void PlanNextStep();
 
-  const Poller* poller_;
+  const Poller& poller_;
+  const LinkTerms& terms_;
   uint64_t key_;
   Greeting hello_;
-  Cookie ours_;
-  Duration lease_;
-  std::optional<uint8_t> traffic_class_;
   std::vector<SocketAddress> addresses_;
   std::vector<Attempt> attempts_;  ///< One for each address begun, in order.
   TimePoint next_start_;

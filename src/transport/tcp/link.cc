@@ -5,23 +5,45 @@
 
 #include "base/advice.h"
 #include "base/strings.h"
-#include "transport/tcp/keys.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::tcp {
+namespace {
 
-Link::Link(const LaneShared& shared, const LinkTerms& terms)
-    : shared_(shared), terms_(terms), started_(terms.lanes) {
-  shared_.copiers = &copiers_;
+/// kOk, or what is wrong with an operation; `local` is found on the way.
+Code Check(const Op& op, Regions& regions, const Imports<ImportedRegion>& imports, LocalRegion*& local) {
+  if (op.grant.slot >= kGrantSlots || (op.has_signal && op.signal.grant.slot >= kGrantSlots))
+    return Code::kInvalidArgument;
+  if (op.kind == OpKind::kSignal)
+    return op.signal.grant.slot < kGrantSlots ? Code::kOk : Code::kInvalidArgument;
+  if (op.kind == OpKind::kRead && op.has_signal) return Code::kInvalidArgument;
+  local = regions.Find(op.local);
+  const ImportedRegion* const remote = imports.Find(op.remote);
+  if (local == nullptr || remote == nullptr) return Code::kInvalidArgument;
+  if (op.length > kMaxLength || !InBounds(op.local_offset, op.length, local->length) ||
+      !InBounds(op.remote_offset, op.length, remote->length)) {
+    return Code::kOutOfBounds;
+  }
+  return Code::kOk;
 }
 
+}  // namespace
+
+Link::Link(const Shared& shared, const LinkTerms& terms)
+    : copiers_(device::CopyOptions(shared.settings)),
+      terms_(terms),
+      shared_{shared, terms_, grants_, copiers_},
+      opening_(std::in_place, shared.poller, terms_),
+      recovery_(shared_, lanes_) {}
+
+// --- Establishing
+
 Status Link::Connect(const Answer& answer, TimePoint now) {
-  if (terms_.role != Role::kInitiator || !connectors_.empty() || state_ != State::kOpening) {
+  if (terms_.role != Role::kInitiator || !terms_.addresses.empty() || state_ != State::kOpening) {
     return {Code::kInvalidArgument, StrCat("this link is not waiting for an answer", kReportBug)};
   }
   if (answer.lanes > terms_.lanes)
-    return {Code::kProtocol,
-            "the peer's tcp answer has more lanes than were offered; run the same release of weightcast on "
-            "both sides"};
+    return OtherRelease("the peer's tcp answer has more lanes than were offered");
   if (answer.addresses.empty()) {
     return {Code::kUnavailable,
             "the peer offers no address for tcp; correct its settings bind, interface and advertise"};
@@ -29,108 +51,83 @@ Status Link::Connect(const Answer& answer, TimePoint now) {
   terms_.theirs = answer.cookie;
   terms_.lanes = answer.lanes;
   terms_.depth = std::min<uint32_t>(terms_.depth, answer.depth);
-  started_.resize(terms_.lanes);
-  addresses_ = answer.addresses;
-  spread_ = answer.spread;
-  connectors_.reserve(terms_.lanes);
-  for (uint32_t lane = 0; lane < terms_.lanes; ++lane) connectors_.push_back(NewConnector(lane, 0));
+  terms_.addresses = answer.addresses;
+  terms_.spread = answer.spread;
+  opening_->Connect();
   Step(now);
   return Status::Ok();
 }
 
 void Link::OnConnectReady(uint32_t lane, size_t attempt, TimePoint now) {
-  if (state_ == State::kOpening && lane < connectors_.size()) {
-    connectors_[lane].OnReady(attempt, now);
-  } else if (state_ == State::kReady && lane < recoveries_.size() && recoveries_[lane].connector) {
-    recoveries_[lane].connector->OnReady(attempt, now);
-  }
+  opening_ ? opening_->OnConnectReady(lane, attempt, now) : recovery_.OnConnectReady(lane, attempt, now);
   Step(now);
 }
 
 void Link::Step(TimePoint now) {
-  for (uint32_t index = 0; state_ == State::kReady && index < recoveries_.size(); ++index)
-    StepRecovery(index, now);
-  if (state_ != State::kOpening) return;
-  for (LaneConnector& connector : connectors_) {
-    if (now >= connector.NextStep()) connector.Step(now);
-    if (connector.failed()) {
-      return GoDown({Code::kUnavailable,
-                     StrCat("no address of the peer answers; check firewall, bind, interface and advertise (",
-                            connector.report(), ")")});
-    }
-  }
-  if (!connectors_.empty() && std::ranges::all_of(connectors_, &LaneConnector::welcomed)) return OnWelcomed();
-  if (now < terms_.deadline) return;
-  std::string tried;
-  for (const LaneConnector& connector : connectors_)
-    tried = connector.report().empty() ? tried : StrCat(" (", connector.report(), ")");
-  GoDown({Code::kTimedOut, StrCat("not all lanes were connected within half of connect_timeout; check "
-                                  "firewall, bind, interface and advertise",
-                                  tried)});
+  if (state_ == State::kReady) return recovery_.Step(now);
+  if (!opening_) return;
+  if (Status opened = opening_->Step(now); !opened.ok()) return GoDown(std::move(opened));
+  if (opening_->complete()) BecomeReady();
 }
 
 TimePoint Link::NextStep() const {
-  TimePoint next = state_ == State::kOpening ? terms_.deadline : TimePoint::max();
-  for (const LaneConnector& connector : connectors_) next = std::min(next, connector.NextStep());
-  if (state_ != State::kReady) return next;
-  for (const Recovery& recovery : recoveries_) {
-    next = std::min(next, recovery.connector ? std::min(recovery.give_up, recovery.connector->NextStep())
-                                             : recovery.backoff.again());
-  }
-  return next;
-}
-
-void Link::OnWelcomed() {
-  for (uint32_t lane = 0; lane < terms_.lanes; ++lane) {
-    started_[lane] = connectors_[lane].TakeSocket();
-    SendStart(lane, 0, started_[lane]);
-  }
-  connectors_.clear();
-  BecomeReady();
+  if (opening_) return opening_->NextStep();
+  return state_ == State::kReady ? recovery_.NextStep() : TimePoint::max();
 }
 
 bool Link::Awaits(const Greeting& greeting) const {
-  const uint32_t lane = greeting.lane;
   if (terms_.role != Role::kResponder) return false;
-  if (state_ == State::kOpening) {
-    return greeting.generation == 0 && lane < started_.size() && !started_[lane].valid();
-  }
-  return state_ == State::kReady && lane < lanes_.size() && !lanes_[lane]->open() && lanes_[lane]->quiet() &&
-         greeting.generation == recoveries_[lane].number + 1;
+  if (opening_) return greeting.generation == 0 && opening_->Awaits(greeting.lane);
+  return state_ == State::kReady && recovery_.Awaits(greeting.lane, greeting.generation);
 }
 
 void Link::OnStart(const Greeting& start, UniqueFd socket) {
   if (!Awaits(start)) return;
-  if (state_ == State::kReady) {
-    SettleLane(start.lane);  // Who begins anew has hung up.
-    return BeginLane(start.lane, std::move(socket));
-  }
-  started_[start.lane] = std::move(socket);
-  if (std::ranges::all_of(started_, &UniqueFd::valid)) BecomeReady();
+  if (!opening_) return recovery_.OnStart(start.lane, std::move(socket));
+  opening_->OnStart(start.lane, std::move(socket));
+  if (opening_->complete()) BecomeReady();
 }
 
 void Link::BecomeReady() {
-  recoveries_.resize(terms_.lanes);
   for (uint32_t index = 0; index < terms_.lanes; ++index) {
-    lanes_.push_back(NewLane(index, std::move(started_[index])));
-    if (const Status added = lanes_.back()->Watch(); !added.ok()) return GoDown(added);
+    if (Status added = recovery_.Add(opening_->Take(index)); !added.ok()) return GoDown(std::move(added));
   }
-  started_.clear();
+  opening_.reset();
   state_ = State::kReady;
   shared_.events.Push(LinkReady{terms_.id, terms_.lanes});
 }
 
 void Link::GoDown(Status reason) {
-  connectors_.clear();
-  started_.clear();
-  for (Recovery& recovery : recoveries_) recovery.connector.reset();
-  for (const auto& lane : lanes_) lane->Settle(Code::kUnavailable);  // There is nobody left to ask.
+  opening_.reset();
+  recovery_.Stop();
+  // There is nobody left to ask.
+  for (const auto& lane : lanes_) lane->operations().FailAll(Code::kUnavailable);
   state_ = State::kDown;
   shared_.events.Push(LinkDown{terms_.id, std::move(reason)});
 }
 
+// --- Ready
+
 Lane* Link::lane(uint32_t index) {
   return index < lanes_.size() && lanes_[index]->open() ? lanes_[index].get() : nullptr;
+}
+
+size_t Link::Post(uint32_t index, std::span<const Op> ops) {
+  Lane* const target = state_ == State::kReady ? lane(index) : nullptr;
+  if (target == nullptr) return 0;
+  OwnOperations& operations = target->operations();
+  size_t taken = 0;
+  for (; taken < ops.size() && operations.HasRoom() && !shared_.events.full(); ++taken) {
+    const Op& op = ops[taken];
+    LocalRegion* local = nullptr;
+    const Code checked = Check(op, shared_.regions, imports_, local);
+    const bool remote = checked == Code::kOk && op.kind != OpKind::kSignal;
+    const Code code =
+        operations.Push(op, checked, local, remote ? *imports_.Find(op.remote) : ImportedRegion{});
+    if (code != Code::kOk) shared_.events.Push(Completion{terms_.id, op.cookie, code});
+  }
+  if (taken > 0) target->Flush();
+  return taken;
 }
 
 void Link::LookForDeadLanes() {
@@ -142,41 +139,19 @@ void Link::LookForDeadLanes() {
   GoDown({Code::kUnavailable, StrCat("every lane is down; the first: ", lanes_.front()->reason())});
 }
 
-size_t Link::Post(uint32_t index, std::span<const Op> ops) {
-  Lane* const target = state_ == State::kReady ? lane(index) : nullptr;
-  if (target == nullptr) return 0;
-  size_t taken = 0;
-  for (; taken < ops.size() && target->HasRoom() && !shared_.events.full(); ++taken) {
-    const Op& op = ops[taken];
-    LocalRegion* local = nullptr;
-    const Code checked = Check(op, local);
-    const bool remote = checked == Code::kOk && op.kind != OpKind::kSignal;
-    const Code code = target->Push(op, checked, local, remote ? *imports_.Find(op.remote) : ImportedRegion{});
-    if (code != Code::kOk) shared_.events.Push(Completion{terms_.id, op.cookie, code});
+void Link::Continue() {
+  if (copiers_.Advance()) shared_.moved = true;
+  if (failure_.ok() && state_ == State::kReady) {
+    failure_ = copiers_.failure();
+    for (const auto& lane : lanes_) {
+      if (!failure_.ok() && lane->open()) lane->HangUp(failure_);  // A device copies no more, for good.
+    }
   }
-  if (taken > 0) target->Flush();
-  return taken;
-}
-
-Code Link::Check(const Op& op, LocalRegion*& local) {
-  if (op.grant.slot >= kGrantSlots || (op.has_signal && op.signal.grant.slot >= kGrantSlots))
-    return Code::kInvalidArgument;
-  if (op.kind == OpKind::kSignal)
-    return op.signal.grant.slot < kGrantSlots ? Code::kOk : Code::kInvalidArgument;
-  if (op.kind == OpKind::kRead && op.has_signal) return Code::kInvalidArgument;
-  local = shared_.regions.Find(op.local);
-  const ImportedRegion* const remote = imports_.Find(op.remote);
-  if (local == nullptr || remote == nullptr) return Code::kInvalidArgument;
-  if (op.length > kMaxLength || !InBounds(op.local_offset, op.length, local->length) ||
-      !InBounds(op.remote_offset, op.length, remote->length)) {
-    return Code::kOutOfBounds;
-  }
-  return Code::kOk;
-}
-
-Status Link::OpenGrant(const GrantName& grant, GrantReach ranges) {
-  if (Down()) return {Code::kUnavailable, "the link to this peer is down; connect again"};
-  return grants_.Open(grant, std::move(ranges));
+  for (const auto& lane : lanes_) lane->Continue();
+  if (state_ == State::kReady) recovery_.EndCopying();
+  EndRevokes();
+  LookForDeadLanes();
+  if (state_ == State::kClosing) EndClosing();
 }
 
 void Link::Forget(const LocalRegion& region) {
@@ -189,11 +164,57 @@ std::string Link::Describe() const {
   const auto all = static_cast<std::ptrdiff_t>(lanes_.size());
   std::string text = open == all ? StrCat("tcp: ", all) : StrCat("tcp: ", open, " of ", all);
   text += all == 1 ? " lane" : " lanes";
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    text += StrCat(", ", recoveries_[i].path);
-    if (!lanes_[i]->open()) text += StrCat(" (failed: ", lanes_[i]->reason(), ")");
+  for (const auto& lane : lanes_) {
+    text += StrCat(", ", lane->path());
+    if (!lane->open()) text += StrCat(" (failed: ", lane->reason(), ")");
   }
   return text;
+}
+
+// --- Grants
+
+Status Link::OpenGrant(const GrantName& grant, GrantReach ranges) {
+  if (state_ > State::kReady) return {Code::kUnavailable, "the link to this peer is down; connect again"};
+  return grants_.Open(grant, std::move(ranges));
+}
+
+void Link::Revoke(const GrantName& grant) {
+  grants_.Close(grant);
+  for (const auto& lane : lanes_) lane->Fence(grant);
+  if (copiers_.idle()) {
+    shared_.events.Push(Revoked{terms_.id, grant});
+  } else {
+    revoking_.push_back({grant, copiers_.Fence()});
+  }
+}
+
+void Link::EndRevokes() {
+  std::erase_if(revoking_, [&](const Revoking& each) {
+    if (!copiers_.Over(each.copies)) return false;
+    shared_.events.Push(Revoked{terms_.id, each.grant});
+    return true;
+  });
+}
+
+// --- The end
+
+void Link::Close() {
+  if (state_ >= State::kClosing) return;
+  for (const auto& lane : lanes_) {
+    lane->Flush();  // Answers that are due: what has landed shall not look lost to the peer.
+    lane->Close();
+  }
+  opening_.reset();
+  recovery_.Stop();
+  state_ = State::kClosing;
+  EndClosing();
+}
+
+void Link::EndClosing() {
+  if (!std::ranges::all_of(lanes_, [](const auto& lane) { return lane->quiet(); })) return;
+  for (const auto& lane : lanes_) lane->operations().FailAll(Code::kCancelled);
+  EndRevokes();
+  state_ = State::kClosed;
 }
 
 }  // namespace weightcast::transport::tcp

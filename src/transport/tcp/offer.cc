@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
-#include "base/strings.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::tcp {
 namespace {
@@ -24,18 +24,13 @@ void PutHead(ByteWriter& out, const Blob& blob) {
 template <typename Blob>
 Status GetHead(ByteReader& in, Blob& blob) {
   const auto version = in.Get<uint8_t>();
-  if (in.ok() && version != kOfferVersion) {
-    return {Code::kProtocol,
-            StrCat("the peer's tcp transport speaks version ", static_cast<int>(version), ", this one ",
-                   static_cast<int>(kOfferVersion), "; run the same release on both")};
-  }
+  if (in.ok()) WC_RETURN_IF_ERROR(CheckVersion("tcp", version, kOfferVersion));
   const auto cookie = in.GetRaw(blob.cookie.size());
   if (in.ok()) std::memcpy(blob.cookie.data(), cookie.data(), cookie.size());
   blob.lanes = in.Get<uint16_t>();
   blob.depth = in.Get<uint16_t>();
   if (!in.ok() || blob.lanes < 1 || blob.lanes > kMaxLanes || blob.depth < 1 || blob.depth > kMaxDepth) {
-    return {Code::kProtocol,
-            "the peer's tcp offer or answer is malformed; run the same release of weightcast on both sides"};
+    return OtherRelease("the peer's tcp offer or answer is malformed");
   }
   return Status::Ok();
 }
@@ -64,9 +59,7 @@ Result<Offer> ParseOffer(std::string_view bytes) {
   Offer offer;
   WC_RETURN_IF_ERROR(GetHead(in, offer));
   offer.boot_id = in.GetString(kMaxBootId);
-  if (!in.AtEnd())
-    return Status(Code::kProtocol,
-                  "the peer's tcp offer is malformed; run the same release of weightcast on both sides");
+  if (!in.AtEnd()) return OtherRelease("the peer's tcp offer is malformed");
   return offer;
 }
 
@@ -77,9 +70,7 @@ Result<Answer> ParseAnswer(std::string_view bytes) {
   const auto spread = in.Get<uint8_t>();
   answer.spread = spread == 1;
   const auto count = in.Get<uint8_t>();
-  const Status malformed(
-      Code::kProtocol,
-      "the peer's tcp answer is malformed; run the same release of weightcast on both sides");
+  const Status malformed = OtherRelease("the peer's tcp answer is malformed");
   if (!in.ok() || spread > 1 || count > kMaxAddresses) return malformed;
   for (int i = 0; i < count; ++i) {
     const auto text = in.GetString(kMaxAddressText);

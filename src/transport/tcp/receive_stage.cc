@@ -4,11 +4,12 @@
 
 namespace weightcast::transport::tcp {
 
-ReceiveStage::ReceiveStage(const StageParts& parts) : parts_(parts) {
-  parts_.copiers.UseBlocksOf(parts_.staging);
-}
-
 void ReceiveStage::Begin(LocalRegion& region, uint64_t offset, const GrantName& grant, For whom) {
+  if (!in_use()) {
+    staging_ = region.device->staging;
+    copiers_.UseBlocksOf(*staging_);
+    blocks_ = Ring<Block>(kBlocks);
+  }
   region_ = &region;
   to_ = region.base + offset;
   grant_ = grant;
@@ -30,25 +31,23 @@ std::span<std::byte> ReceiveStage::Room() {
   }
   if (block == nullptr) {
     if (blocks_.full()) return {};
-    std::byte* const bytes = parts_.staging.TakeForReceiving();
+    std::byte* const bytes = staging_->TakeForReceiving();
     if (bytes == nullptr) return {};
     block = &blocks_.Push();
     *block = {.bytes = bytes, .to = to_, .region = region_, .grant = grant_, .whom = whom_};
     ++region_->uses;
   }
-  return std::span(block->bytes, parts_.staging.block()).subspan(block->filled);
+  return std::span(block->bytes, staging_->block()).subspan(block->filled);
 }
 
 void ReceiveStage::Filled(size_t bytes) {
   Block& block = *Open();
   block.filled += bytes;
   to_ += bytes;
-  if (block.filled < parts_.staging.block()) return;
+  if (block.filled < staging_->block()) return;
   block.state = Block::State::kFull;
   Submit(block);
 }
-
-void ReceiveStage::End() { Yield(); }
 
 void ReceiveStage::Yield() {
   Block* const block = Open();
@@ -60,18 +59,19 @@ void ReceiveStage::Yield() {
 
 /// False: the device has enough under way.
 bool ReceiveStage::Submit(Block& block) {
-  Copier& copier = parts_.copiers.Of(*block.region->device, Direction::kToDevice);
-  const auto ticket = copier.Submit({.to = block.to, .from = block.bytes, .length = block.filled});
+  device::Engine& engine = copiers_.To(*block.region->device);
+  const device::Copy copy{.to = block.to, .from = block.bytes, .length = block.filled};
+  const auto ticket = engine.Submit({&copy, 1});
   if (!ticket) return false;
   block.state = Block::State::kCopied;
-  block.copier = &copier;
+  block.engine = &engine;
   block.ticket = *ticket;
   return true;
 }
 
 void ReceiveStage::Drop(Block& block) {
   block.state = Block::State::kDropped;
-  parts_.staging.Give(std::exchange(block.bytes, nullptr));
+  staging_->Give(std::exchange(block.bytes, nullptr));
 }
 
 bool ReceiveStage::Advance() {
@@ -81,13 +81,13 @@ bool ReceiveStage::Advance() {
   for (; !blocks_.empty(); blocks_.Pop()) {
     Block& block = blocks_.front();
     if (block.state == Block::State::kCopied) {
-      if (!block.copier->Over(block.ticket)) break;
-      failed_ |= !block.copier->Arrived(block.ticket);
-      parts_.staging.Give(block.bytes);
+      if (!block.engine->Over(block.ticket)) break;
+      failed_ |= !block.engine->Arrived(block.ticket);
+      staging_->Give(block.bytes);
     } else if (block.state != Block::State::kDropped) {
       break;
     }
-    parts_.regions.Unuse(*block.region);
+    regions_.Unuse(*block.region);
     any = true;
   }
   return any;

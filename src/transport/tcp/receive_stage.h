@@ -8,40 +8,31 @@
 #include "transport/tcp/copiers.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/regions.h"
-#include "transport/tcp/staging.h"
 
 namespace weightcast::transport::tcp {
 
-/// What a stage works with. Outlives it.
-struct StageParts {
-  Staging& staging;
-  Copiers& copiers;
-  Regions& regions;
-};
-
 /// Payloads of one lane on their way into device memory: received into pinned blocks, from there copied by
 /// the device. A block is copied when it is full or its payload ends; they are over in the order of
-/// receiving. Until a block's copy has begun it may be dropped; afterwards its region is in use. The holder
-/// of progress alone; no driver call.
+/// receiving. Until a block's copy has begun it may be dropped; afterwards its region is in use. Holds
+/// nothing before the first Begin. The holder of progress alone; no driver call.
 class ReceiveStage final : public PayloadSink {
  public:
   /// Whose bytes come.
   enum class For : uint8_t { kPeersWrite, kOwnRead };
-  explicit ReceiveStage(const StageParts& parts);
+  ReceiveStage(Copiers& copiers, Regions& regions) : copiers_(copiers), regions_(regions) {}
 
+  [[nodiscard]] bool in_use() const { return staging_ != nullptr; }
   /// The next payload goes here.
   void Begin(LocalRegion& region, uint64_t offset, const GrantName& grant, For whom);
   std::span<std::byte> Room() override;
   void Filled(size_t bytes) override;
-  /// The payload is whole: begins the copy of its last bytes.
-  void End();
 
   /// Begins and ends what can be. True if anything was.
   bool Advance();
-  /// Copies what the block holds that is being filled, so that it is free soon.
+  /// Copies what the block holds that is being filled: its payload is whole, or it shall be free soon.
   void Yield();
   /// Somebody needs the block.
-  [[nodiscard]] bool MustYield() { return parts_.staging.hungry() && Open() != nullptr; }
+  [[nodiscard]] bool MustYield() { return Open() != nullptr && staging_->hungry(); }
   /// Nothing under this grant, or of the peer's into this region, is begun any more.
   void Fence(const GrantName& grant);
   void Forget(const LocalRegion& region);
@@ -69,7 +60,7 @@ class ReceiveStage final : public PayloadSink {
     LocalRegion* region = nullptr;
     GrantName grant;
     For whom = For::kPeersWrite;
-    Copier* copier = nullptr;
+    device::Engine* engine = nullptr;
     uint64_t ticket = 0;
   };
   /// The newest block if its copy has not begun; nullptr otherwise.
@@ -77,8 +68,10 @@ class ReceiveStage final : public PayloadSink {
   bool Submit(Block& block);
   void Drop(Block& block);
 
-  StageParts parts_;
-  Ring<Block> blocks_{kBlocks};
+  Copiers& copiers_;
+  Regions& regions_;
+  Staging* staging_ = nullptr;
+  Ring<Block> blocks_;
   bool failed_ = false;
   // The payload that is being received.
   LocalRegion* region_ = nullptr;

@@ -1,6 +1,7 @@
 #include "transport/tcp/registry.h"
 
 #include "memory/populate.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::tcp {
 
@@ -16,10 +17,7 @@ Status Registry::Register(const RegionName& name, const DescribedMemory& memory,
 
 Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
                                       std::string_view key) {
-  if (!key.empty())
-    return Status(Code::kProtocol,
-                  "the peer's key of a region is not one of the tcp transport; run the same release of "
-                  "weightcast on both sides");
+  if (!key.empty()) return OtherRelease("the peer's key of a region is not one of the tcp transport");
   WC_RETURN_IF_ERROR(CheckPeers(name));
   return Add(link, name, {name.id, name.generation, length});
 }

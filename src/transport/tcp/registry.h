@@ -5,7 +5,7 @@
 
 #include "memory/memory.h"
 #include "transport/registry.h"
-#include "transport/tcp/outbox.h"
+#include "transport/tcp/own_operations.h"
 #include "transport/tcp/regions.h"
 #include "transport/types.h"
 

@@ -2,16 +2,22 @@
 
 namespace weightcast::transport::tcp {
 
-SendStage::SendStage(const StageParts& parts) : parts_(parts) { parts_.copiers.UseBlocksOf(parts_.staging); }
+void SendStage::Use(const LocalRegion& region) {
+  if (region.device == nullptr || in_use()) return;
+  staging_ = region.device->staging;
+  copiers_.UseBlocksOf(*staging_);
+  blocks_ = Ring<Block>(kBlocks);
+}
 
 bool SendStage::Load(LocalRegion& region, uint64_t offset, uint64_t length, const Owner& owner) {
   if (blocks_.full()) return false;
-  std::byte* const bytes = parts_.staging.TakeForSending(blocks_.size());
+  std::byte* const bytes = staging_->TakeForSending(blocks_.size());
   if (bytes == nullptr) return false;
-  Copier& copier = parts_.copiers.Of(*region.device, Direction::kFromDevice);
-  const auto ticket = copier.Submit({.to = bytes, .from = region.base + offset, .length = length});
+  device::Engine& engine = copiers_.From(*region.device);
+  const device::Copy copy{.to = bytes, .from = region.base + offset, .length = length};
+  const auto ticket = engine.Submit({&copy, 1});
   if (!ticket) {
-    parts_.staging.Give(bytes);
+    staging_->Give(bytes);
     return false;
   }
   ++region.uses;
@@ -19,7 +25,7 @@ bool SendStage::Load(LocalRegion& region, uint64_t offset, uint64_t length, cons
                     .length = length,
                     .owner = owner,
                     .region = &region,
-                    .copier = &copier,
+                    .engine = &engine,
                     .ticket = *ticket};
   return true;
 }
@@ -36,7 +42,9 @@ SendStage::Block* SendStage::Next() {
 bool SendStage::IsNext(const Owner& owner) {
   Advance();
   const Block* const next = Next();
-  return next != nullptr && next->state == Block::State::kLoaded && next->owner == owner;
+  const bool here = next != nullptr && next->state == Block::State::kLoaded && next->owner == owner;
+  waits_ |= !here;
+  return here;
 }
 
 SendStage::Piece SendStage::Hand() {
@@ -46,6 +54,7 @@ SendStage::Piece SendStage::Hand() {
 }
 
 void SendStage::Release() {
+  waits_ = false;
   for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
     if (blocks_[number].state == Block::State::kHanded) blocks_[number].state = Block::State::kDone;
   }
@@ -59,6 +68,7 @@ void SendStage::GiveUp(const Owner& owner) {
 }
 
 void SendStage::Abandon() {
+  waits_ = false;
   for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
     Block& block = blocks_[number];
     block.given_up = true;
@@ -71,23 +81,23 @@ bool SendStage::Advance() {
   bool any = false;
   for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
     Block& block = blocks_[number];
-    if (block.state != Block::State::kLoading || !block.copier->Over(block.ticket)) continue;
+    if (block.state != Block::State::kLoading || !block.engine->Over(block.ticket)) continue;
     block.state = Block::State::kLoaded;
     // Its link goes down for it.
-    if (!block.copier->Arrived(block.ticket)) block.given_up = true;
-    parts_.regions.Unuse(*block.region);
+    if (!block.engine->Arrived(block.ticket)) block.given_up = true;
+    regions_.Unuse(*block.region);
     any = true;
   }
   for (; !blocks_.empty(); blocks_.Pop()) {
     const Block& oldest = blocks_.front();
     const bool dropped = oldest.given_up && oldest.state == Block::State::kLoaded;
     if (oldest.state != Block::State::kDone && !dropped) break;
-    parts_.staging.Give(oldest.bytes);
+    staging_->Give(oldest.bytes);
   }
   return any;
 }
 
-bool SendStage::quiet() {
+bool SendStage::quiet() const {
   for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
     if (blocks_[number].state == Block::State::kLoading) return false;
   }

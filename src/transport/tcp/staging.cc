@@ -89,14 +89,6 @@ bool Staging::CanSend(size_t held) {
   return block != nullptr;
 }
 
-bool Staging::CanReceive() {
-  const bool hungry = hungry_;
-  std::byte* const block = TakeForReceiving();
-  hungry_ = hungry;
-  if (block != nullptr) Give(block);
-  return block != nullptr;
-}
-
 Status Staging::failure() const {
   if (!pool_->refused() || pool_->pinned() >= 2) return Status::Ok();
   // Nothing can be pinned for a context that is lost either, and that is the reason then.

@@ -38,16 +38,14 @@ class Staging {
   // --- The holder of progress, which knows this by a region of a device
   [[nodiscard]] device::WakeSignal& signal() const { return *signal_; }
   [[nodiscard]] size_t block() const { return block_; }
-  [[nodiscard]] const Settings& settings() const { return settings_; }
   /// For a lane that has `held` blocks to send; nullptr: none for now. The fewer are free, the fewer a lane
   /// may hold, so that peers that take nothing do not hold all.
   std::byte* TakeForSending(size_t held);
   /// nullptr: none for now.
   std::byte* TakeForReceiving();
   void Give(std::byte* block);
-  /// Whether a call would find one now.
+  /// Whether TakeForSending would find one now.
   [[nodiscard]] bool CanSend(size_t held);
-  [[nodiscard]] bool CanReceive();
   /// Somebody without a block has found none, and nobody has since. Then lanes give up early what they fill:
   /// who waits for bytes of a peer must not hold up who sends, for whom that peer may wait.
   [[nodiscard]] bool hungry() const { return hungry_; }
@@ -57,7 +55,6 @@ class Staging {
  private:
   Staging(const Settings& settings, std::shared_ptr<device::Devices> devices,
           std::shared_ptr<device::WakeSignal> signal);
-  Result<device::Device> Find(int ordinal, const StagedDevice*& staged);
 
   const Settings settings_;
   const size_t block_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 #include <utility>
 
 #include "base/advice.h"
@@ -53,7 +54,9 @@ TcpTransport::TcpTransport(const TransportOptions& options, Poller poller, Timer
 TcpTransport::~TcpTransport() {
   // Its blocks, and the memory of its regions, are used by copies that are under way.
   if (staging_ == nullptr) return;
-  for (const auto& [id, link] : links_) link->CloseAndWait();
+  for (const auto& [id, link] : links_) {
+    for (link->Close(); !link->closed(); std::this_thread::yield()) link->Continue();
+  }
 }
 
 Capability TcpTransport::Can(OpKind, MemoryKind, MemoryKind) const {
@@ -145,8 +148,8 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     }
     blob = EncodeAnswer(answer);
   }
-  links_[link] =
-      std::make_unique<Link>(LaneShared{poller_, regions_, events_, wanting_, moved_, next_step_}, terms);
+  links_[link] = std::make_unique<Link>(
+      Shared{settings_, poller_, regions_, events_, wanting_, moved_, next_step_}, terms);
   registry_.OpenLink(link, peer);
   next_step_ = TimePoint{};
   return blob;
@@ -165,7 +168,6 @@ void TcpTransport::CloseLink(LinkId link) {
   Link* const found = Find(link);
   if (found == nullptr) return events_.Push(LinkClosed{link});
   registry_.CloseLink(link);
-  if (found->closing()) return;
   found->Close();
   if (found->closed()) EndLink(link);
 }

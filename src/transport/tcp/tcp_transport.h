@@ -80,8 +80,8 @@ class TcpTransport final : public LaneTransport<TcpTransport>, private LaneAccep
   LaneAcceptor acceptor_;
   Regions regions_;
   EventQueue events_;
-  uint32_t wanting_ = 0;  ///< See LaneShared.
-  bool moved_ = false;    ///< See LaneShared.
+  uint32_t wanting_ = 0;  ///< See Shared.
+  bool moved_ = false;    ///< See Shared.
   std::map<LinkId, std::unique_ptr<Link>> links_;
   /// Where something was received last: one who spins looks there, and at all others every kLooks times.
   LinkId last_link_{};

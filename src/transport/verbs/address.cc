@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "topology/gid.h"
 #include "topology/pkey.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -44,6 +45,11 @@ class Parser {
  public:
   explicit Parser(std::string_view bytes) : in_(bytes) {}
 
+  /// A blob begins with it.
+  Status CheckVersion() {
+    const auto version = Get<uint8_t>();
+    return good() ? transport::CheckVersion("verbs", version, kVersion) : Status::Ok();
+  }
   template <typename T>
   T Get() {
     return in_.Get<T>();
@@ -86,13 +92,6 @@ class Parser {
   ByteReader in_;
   bool good_ = true;
 };
-
-Status CheckVersion(uint8_t version) {
-  if (version == kVersion) return Status::Ok();
-  return {Code::kProtocol,
-          StrCat("the peer's verbs transport speaks version ", static_cast<int>(version), ", this one ",
-                 static_cast<int>(kVersion), "; run the same release on both")};
-}
 
 }  // namespace
 
@@ -158,8 +157,7 @@ std::string Encode(const Answer& answer) {
 Result<Offer> ParseOffer(std::string_view bytes) {
   Parser in(bytes);
   Offer offer;
-  const auto version = in.Get<uint8_t>();
-  if (in.good()) WC_RETURN_IF_ERROR(CheckVersion(version));
+  WC_RETURN_IF_ERROR(in.CheckVersion());
   offer.cookie = in.Get<uint64_t>();
   const auto count = in.Get<uint8_t>();
   in.Require(count > 0 && count <= kMaxNics);
@@ -172,17 +170,14 @@ Result<Offer> ParseOffer(std::string_view bytes) {
     in.Require(nic.index < kMaxNics && !nic.data.empty());
     offer.nics.push_back(std::move(nic));
   }
-  if (!in.Whole())
-    return Status(Code::kProtocol,
-                  "the peer's verbs offer is malformed; run the same release of weightcast on both sides");
+  if (!in.Whole()) return OtherRelease("the peer's verbs offer is malformed");
   return offer;
 }
 
 Result<Answer> ParseAnswer(std::string_view bytes) {
   Parser in(bytes);
   Answer answer;
-  const auto version = in.Get<uint8_t>();
-  if (in.good()) WC_RETURN_IF_ERROR(CheckVersion(version));
+  WC_RETURN_IF_ERROR(in.CheckVersion());
   answer.cookie = in.Get<uint64_t>();
   const auto count = in.Get<uint8_t>();
   in.Require(count > 0 && count <= kMaxNics);
@@ -196,9 +191,7 @@ Result<Answer> ParseAnswer(std::string_view bytes) {
     in.Require(rail.nic < kMaxNics && !rail.data.empty());
     answer.rails.push_back(std::move(rail));
   }
-  if (!in.Whole())
-    return Status(Code::kProtocol,
-                  "the peer's verbs answer is malformed; run the same release of weightcast on both sides");
+  if (!in.Whole()) return OtherRelease("the peer's verbs answer is malformed");
   return answer;
 }
 
@@ -226,8 +219,7 @@ std::string Encode(const RegionKey& key) {
 Result<RegionKey> ParseRegionKey(std::string_view bytes) {
   Parser in(bytes);
   RegionKey key;
-  const auto version = in.Get<uint8_t>();
-  if (in.good()) WC_RETURN_IF_ERROR(CheckVersion(version));
+  WC_RETURN_IF_ERROR(in.CheckVersion());
   key.id = in.Get<uint32_t>();
   key.generation = in.Get<uint32_t>();
   key.access = in.Get<uint8_t>();
@@ -239,10 +231,7 @@ Result<RegionKey> ParseRegionKey(std::string_view bytes) {
   in.Require(parts && count <= kMaxNics * parts->count && count % parts->count == 0 &&
              key.base + key.length >= key.base);
   for (int i = 0; i < count && in.good(); ++i) key.rkeys.push_back(in.Get<uint32_t>());
-  if (!in.Whole())
-    return Status(Code::kProtocol,
-                  "the peer's key of a region is not one of the verbs transport; run the same release of "
-                  "weightcast on both sides");
+  if (!in.Whole()) return OtherRelease("the peer's key of a region is not one of the verbs transport");
   return key;
 }
 

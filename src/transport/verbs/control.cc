@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/advice.h"
 #include "base/strings.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::verbs {
 
@@ -35,8 +35,7 @@ class Control::Rail final : public QueueOwner {
   }
   void OnImmediate(uint32_t bits) override {
     control_.events_.OnQueueBroken(
-        index_, {Code::kProtocol,
-                 StrCat("the peer sent an immediate value on a control queue pair: ", bits, kSameRelease)});
+        index_, OtherRelease(StrCat("the peer sent an immediate value on a control queue pair: ", bits)));
   }
   void OnBroken(Status reason) override { control_.events_.OnQueueBroken(index_, std::move(reason)); }
 
@@ -140,15 +139,13 @@ void Control::OnReceived(uint32_t rail, std::string_view bytes) {
   }
   const auto* numbered = message ? std::get_if<Numbered>(&*message) : nullptr;
   if (numbered == nullptr || numbered->cookie != own_cookie_) {
-    return events_.OnQueueBroken(
-        rail, {Code::kProtocol, StrCat("the peer sent a control message that is too long", kSameRelease)});
+    return events_.OnQueueBroken(rail, OtherRelease("the peer sent a control message that is too long"));
   }
   const auto ahead = static_cast<int32_t>(numbered->number - next_in_);
   if (ahead < 0) return;  // Again, over another rail.
   if (ahead > 0) {
     if (ahead_.size() >= kAhead) {
-      return events_.OnQueueBroken(
-          rail, {Code::kProtocol, StrCat("one of the peer's control messages is missing", kSameRelease)});
+      return events_.OnQueueBroken(rail, OtherRelease("one of the peer's control messages is missing"));
     }
     ahead_[numbered->number] = numbered->message;
     return;

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/advice.h"
-#include "base/strings.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -98,16 +97,14 @@ void Fences::EndAll() {
 
 void Fences::OnRegionOver(const RegionOver& over) {
   if (over.id >= kMaxRegionId)
-    return link_.GoDown(
-        {Code::kProtocol, StrCat("the peer closed a region whose number cannot exist", kSameRelease)});
+    return link_.GoDown(OtherRelease("the peer closed a region whose number cannot exist"));
   link_.imports.TakeBack(over.id, over.generation);
   BeginBarrier(over.fence);
 }
 
 void Fences::BeginBarrier(uint64_t number) {
   if (barriers_.size() >= kMostBarriers) {
-    return link_.GoDown(
-        {Code::kProtocol, StrCat("the peer closed more regions than it can have opened", kSameRelease)});
+    return link_.GoDown(OtherRelease("the peer closed more regions than it can have opened"));
   }
   // First what waits is refused, so that nothing more is posted under what was taken back.
   link_.PumpLanes();

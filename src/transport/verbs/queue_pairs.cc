@@ -6,6 +6,7 @@
 #include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -34,9 +35,7 @@ Status QueuePairs::Begin(std::vector<Rails::Agreed> agreed, Control::Host& host)
   const std::vector<Turn> turns = InTurn(agreed);
   const auto rails = static_cast<uint32_t>(agreed.size());
   if (turns.size() == rails || turns.size() - rails > kMaxLanes)
-    return {Code::kProtocol,
-            "the peer answered with no lanes, or with too many; run the same release of weightcast on both "
-            "sides"};
+    return OtherRelease("the peer answered with no lanes, or with too many");
   link_.control = std::make_unique<Control>(host, *this, link_.shared.moved, rails, link_.own_cookie);
   link_.control->SetPeerCookie(link_.peer_cookie);
   link_.phase = link_.initiator() ? LinkState::Phase::kProbing : LinkState::Phase::kStarting;
@@ -106,8 +105,7 @@ void QueuePairs::OnQueueProbed(uint32_t queue, const Probe& probe) {
   const Pair& pair = pairs_[queue];
   if (link_.initiator() || probe.cookie != link_.own_cookie || probe.queue != queue ||
       probe.generation != pair.number) {
-    return OnQueueBroken(
-        queue, {Code::kProtocol, StrCat("the peer sent the probe of another queue pair", kSameRelease)});
+    return OnQueueBroken(queue, OtherRelease("the peer sent the probe of another queue pair"));
   }
   if (pair.stage == Stage::kProbing) OpenQueue(queue);
 }
@@ -235,8 +233,7 @@ void QueuePairs::OfferNext(uint32_t queue) {
 
 void QueuePairs::On(const QueueOver& message) {
   if (message.queue >= pairs_.size())
-    return link_.GoDown(
-        {Code::kProtocol, StrCat("the peer ended a queue pair that the link does not have", kSameRelease)});
+    return link_.GoDown(OtherRelease("the peer ended a queue pair that the link does not have"));
   Pair& pair = pairs_[message.queue];
   if (message.generation != pair.number) return;  // Of a generation that is over.
   pair.peer_over = true;
@@ -249,9 +246,7 @@ void QueuePairs::On(const QueueOffer& message) {
   const bool fits = message.queue < pairs_.size() && !link_.initiator() &&
                     pairs_[message.queue].stage == Stage::kOver &&
                     message.generation == pairs_[message.queue].number + 1;
-  if (!fits)
-    return link_.GoDown(
-        {Code::kProtocol, StrCat("the peer offered a queue pair while none was asked for", kSameRelease)});
+  if (!fits) return link_.GoDown(OtherRelease("the peer offered a queue pair while none was asked for"));
   Pair& pair = pairs_[message.queue];
   pair.number = message.generation;
   Nic& nic = rails_.NicOf(pair.rail);
@@ -276,8 +271,7 @@ void QueuePairs::On(const QueueOffer& message) {
 
 void QueuePairs::On(const QueueAnswer& message) {
   if (message.queue >= pairs_.size() || !link_.initiator()) {
-    return link_.GoDown(
-        {Code::kProtocol, StrCat("the peer answered an offer that was not made", kSameRelease)});
+    return link_.GoDown(OtherRelease("the peer answered an offer that was not made"));
   }
   Pair& pair = pairs_[message.queue];
   if (pair.stage != Stage::kOffered || message.generation != pair.number) return;  // Ended meanwhile.

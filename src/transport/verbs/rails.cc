@@ -4,9 +4,9 @@
 #include <optional>
 #include <utility>
 
-#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -181,9 +181,7 @@ Result<std::vector<Rails::Agreed>> Rails::OnAnswer(std::string_view blob) {
     const size_t wanted = 1 + rail.data.size();
     if (rail.offered >= offered_.size() ||
         wanted > offered_[rail.offered].queues.size() - taken[rail.offered]) {
-      return Status(
-          Code::kProtocol,
-          "the peer's verbs answer does not fit the offer; run the same release of weightcast on both sides");
+      return OtherRelease("the peer's verbs answer does not fit the offer");
     }
     taken[rail.offered] += wanted;
   }
@@ -224,9 +222,7 @@ void Rails::TellAddress(uint32_t rail) {
 
 void Rails::On(const NewAddress& message) {
   if (message.rail >= rails_.size())
-    return link_.GoDown(
-        {Code::kProtocol,
-         StrCat("the peer sent a new address for a NIC that the link does not have", kSameRelease)});
+    return link_.GoDown(OtherRelease("the peer sent a new address for a NIC that the link does not have"));
   Address& peer = rails_[message.rail].peer;
   peer.mtu = message.facts & ~kAddressGrh;
   peer.grh = (message.facts & kAddressGrh) != 0;

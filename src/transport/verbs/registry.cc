@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "memory/populate.h"
+#include "transport/other_release.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -116,18 +118,12 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
   WC_ASSIGN_OR_RETURN(RegionKey parsed, ParseRegionKey(key));
   WC_RETURN_IF_ERROR(CheckPeers(name));
   if (parsed.id != name.id || parsed.generation != name.generation) {
-    return Status(
-        Code::kPermission,
-        "the peer's key belongs to another region; run the same release of weightcast on both sides");
+    return Status(Code::kPermission, StrCat("the peer's key belongs to another region", kSameRelease));
   }
   if (length > parsed.length)
-    return Status(
-        Code::kOutOfBounds,
-        "the peer's region is shorter than it claims; run the same release of weightcast on both sides");
+    return Status(Code::kOutOfBounds, StrCat("the peer's region is shorter than it claims", kSameRelease));
   if (parsed.access > static_cast<uint8_t>(Access::kRead)) {
-    return Status(Code::kProtocol,
-                  "the peer's region has an access that is not known here; run the same release of "
-                  "weightcast on both sides");
+    return OtherRelease("the peer's region has an access that is not known here");
   }
   return Add(link, name,
              {.id = name.id,

@@ -109,7 +109,7 @@ TEST_F(ShmHostileTest, ARegionThatIsNotOpenIsNotHandedOut) {
     const auto reply = peer.Await(MessageKind::kRegion);
     ASSERT_TRUE(reply);
     EXPECT_TRUE(reply->fds.empty());
-    EXPECT_EQ(DecodeRegionReply(reply->bytes)->code, Code::kPermission);
+    EXPECT_EQ(Decode<RegionReply>(reply->bytes)->code, Code::kPermission);
   }
 }
 

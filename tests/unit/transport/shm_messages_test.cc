@@ -29,36 +29,36 @@ std::vector<Case> AllCases() {
   offer.length = 100;
   const SourceHandles handles{.exportable = device::Exportable::kLegacy, .count = 1, .handles = {{}}};
   return {
-      {Encode(WantSource{.region = {13, 14}}), [](std::string_view b) { return DecodeWantSource(b).ok(); }},
-      {Encode(offer), [](std::string_view b) { return DecodeSourceOffer(b).ok(); }},
-      {Encode(handles), [](std::string_view b) { return DecodeSourceHandles(b).ok(); }},
+      {Encode(WantSource{.region = {13, 14}}), [](std::string_view b) { return Decode<WantSource>(b).ok(); }},
+      {Encode(offer), [](std::string_view b) { return Decode<SourceOffer>(b).ok(); }},
+      {Encode(handles), [](std::string_view b) { return Decode<SourceHandles>(b).ok(); }},
       {Encode(SourceVerdict{.region = {13, 14}, .reads = true}),
-       [](std::string_view b) { return DecodeSourceVerdict(b).ok(); }},
-      {Encode(Drop{.region = {13, 14}}), [](std::string_view b) { return DecodeDrop(b).ok(); }},
+       [](std::string_view b) { return Decode<SourceVerdict>(b).ok(); }},
+      {Encode(Drop{.region = {13, 14}}), [](std::string_view b) { return Decode<Drop>(b).ok(); }},
       {Encode(Dropped{.region = {13, 14}, .all = true}),
-       [](std::string_view b) { return DecodeDropped(b).ok(); }},
+       [](std::string_view b) { return Decode<Dropped>(b).ok(); }},
       {Encode(invitation), [](std::string_view b) { return DecodeInvitation(b).ok(); }},
-      {Encode(hello), [](std::string_view b) { return DecodeHello(b).ok(); }},
-      {Encode(Trial{1, 2}), [](std::string_view b) { return DecodeTrial(b).ok(); }},
-      {Encode(Verdict{true, false}), [](std::string_view b) { return DecodeVerdict(b).ok(); }},
-      {Encode(WantRegion{9, 10}), [](std::string_view b) { return DecodeWantRegion(b).ok(); }},
+      {Encode(hello), [](std::string_view b) { return Decode<Hello>(b).ok(); }},
+      {Encode(Trial{1, 2}), [](std::string_view b) { return Decode<Trial>(b).ok(); }},
+      {Encode(Verdict{true, false}), [](std::string_view b) { return Decode<Verdict>(b).ok(); }},
+      {Encode(WantRegion{9, 10}), [](std::string_view b) { return Decode<WantRegion>(b).ok(); }},
       {Encode(RegionReply{9, 10, Code::kOk, 11, 12}),
-       [](std::string_view b) { return DecodeRegionReply(b).ok(); }},
-      {Encode(RingReply{Code::kExhausted}), [](std::string_view b) { return DecodeRingReply(b).ok(); }},
-      {Encode(WantStage{kLongestStage}), [](std::string_view b) { return DecodeWantStage(b).ok(); }},
+       [](std::string_view b) { return Decode<RegionReply>(b).ok(); }},
+      {Encode(RingReply{Code::kExhausted}), [](std::string_view b) { return Decode<RingReply>(b).ok(); }},
+      {Encode(WantStage{kLongestStage}), [](std::string_view b) { return Decode<WantStage>(b).ok(); }},
       {Encode(StageReply{Code::kOk, kShortestStage}),
-       [](std::string_view b) { return DecodeStageReply(b).ok(); }},
+       [](std::string_view b) { return Decode<StageReply>(b).ok(); }},
       {EncodeKey(key), [](std::string_view b) { return DecodeKey(b).ok(); }}};
 }
 
 TEST(ShmMessagesTest, WhatIsEncodedIsDecoded) {
   for (const Case& each : AllCases()) EXPECT_TRUE(each.decodes(each.bytes));
-  const auto hello = DecodeHello(Encode(Hello{{3, 4}, 5, 6, 7, 8}));
+  const auto hello = Decode<Hello>(Encode(Hello{{3, 4}, 5, 6, 7, 8}));
   ASSERT_TRUE(hello.ok());
   EXPECT_EQ(hello->cookie, (Cookie{3, 4}));
   EXPECT_EQ(hello->incarnation, 5U);
   EXPECT_EQ(hello->copy_nonce, 8U);
-  const auto reply = DecodeRegionReply(Encode(RegionReply{9, 10, Code::kPermission, 11, 12}));
+  const auto reply = Decode<RegionReply>(Encode(RegionReply{9, 10, Code::kPermission, 11, 12}));
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(reply->code, Code::kPermission);
   EXPECT_EQ(reply->length, 12U);
@@ -101,23 +101,23 @@ TEST(ShmMessagesTest, AnOfferIsWhatItWas) {
   offer.offset = 16;
   offer.length = 17;
   offer.blocks = RunsOf({{nullptr, 2 << 20, 1}, {nullptr, 2 << 20, 2}, {nullptr, 20 << 20, 3}});
-  const auto decoded = DecodeSourceOffer(Encode(offer));
+  const auto decoded = Decode<SourceOffer>(Encode(offer));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->region, offer.region);
   EXPECT_EQ(decoded->identity, 15U);
   EXPECT_EQ(LengthsOf(decoded->blocks), (std::vector<uint64_t>{2 << 20, 2 << 20, 20 << 20}));
   offer.offset = offer.allocation;
-  EXPECT_FALSE(DecodeSourceOffer(Encode(offer)).ok()) << "it ends outside its allocation";
+  EXPECT_FALSE(Decode<SourceOffer>(Encode(offer)).ok()) << "it ends outside its allocation";
   offer.offset = 0;
   offer.blocks = {{.count = 1U << 21, .length = 1}};
-  EXPECT_FALSE(DecodeSourceOffer(Encode(offer)).ok()) << "more blocks than a device has pages";
+  EXPECT_FALSE(Decode<SourceOffer>(Encode(offer)).ok()) << "more blocks than a device has pages";
 }
 
 TEST(ShmMessagesTest, AStagingRingIsAPowerOfTwoWithinBounds) {
   for (const uint64_t bad : {uint64_t{0}, kShortestStage / 2, kLongestStage * 2, kShortestStage * 3, ~0UL}) {
-    EXPECT_FALSE(DecodeWantStage(Encode(WantStage{bad})).ok()) << bad;
-    EXPECT_FALSE(DecodeStageReply(Encode(StageReply{Code::kOk, bad})).ok()) << bad;
-    EXPECT_TRUE(DecodeStageReply(Encode(StageReply{Code::kExhausted, bad})).ok()) << "there is none";
+    EXPECT_FALSE(Decode<WantStage>(Encode(WantStage{bad})).ok()) << bad;
+    EXPECT_FALSE(Decode<StageReply>(Encode(StageReply{Code::kOk, bad})).ok()) << bad;
+    EXPECT_TRUE(Decode<StageReply>(Encode(StageReply{Code::kExhausted, bad})).ok()) << "there is none";
   }
 }
 

@@ -9,28 +9,22 @@
 
 #include "device/copy_queue.h"
 #include "device/devices.h"
+#include "weightcast/status.h"
 
-namespace weightcast::transport::shm {
-
-/// Most bytes of one copy, and of one batch of several: four of them are under way at once.
-inline constexpr uint64_t kDevicePiece = uint64_t{64} << 20;
-/// Most copies of one batch.
-inline constexpr size_t kDeviceBatch = 64;
-/// With so much under way a device is busy for longer than it takes to give it the next batch.
-inline constexpr uint64_t kDeviceBusy = 2 * kDevicePiece;
+namespace weightcast::device {
 
 /// The copies that one device makes for one link. Tickets count its batches; they end in order.
 class Engine {
  public:
-  Engine(device::Device device, const device::CopyQueueOptions& options)
+  Engine(Device device, const CopyQueueOptions& options)
       : device_(std::move(device)), queue_(device_.worker, options) {}
 
   /// As CopyQueue::Submit.
-  std::optional<uint64_t> Submit(std::span<const device::Copy> copies);
+  std::optional<uint64_t> Submit(std::span<const Copy> copies);
   /// Whether Submit would take so many copies of so many bytes.
   [[nodiscard]] bool Fits(size_t copies, uint64_t bytes) const { return queue_.Fits(copies, bytes); }
   /// A batch that is not full had better wait for more: the device has enough to do.
-  [[nodiscard]] bool Busy() const { return queue_.unfinished_bytes() >= kDeviceBusy; }
+  [[nodiscard]] bool Busy() const { return queue_.unfinished_bytes() >= kBusy; }
   /// Learns which batches are over. True if there was one.
   bool Advance();
   /// Nothing of this batch moves any more.
@@ -39,14 +33,16 @@ class Engine {
   [[nodiscard]] bool Arrived(uint64_t ticket) const { return ticket < first_failed_; }
   [[nodiscard]] bool HasNews() const { return queue_.HasFinished(); }
   [[nodiscard]] uint64_t newest() const { return newest_; }
-  [[nodiscard]] bool idle() const { return over_ == newest_; }
-  [[nodiscard]] const device::Device& device() const { return device_; }
+  [[nodiscard]] const Device& device() const { return device_; }
   /// Why copies fail; ok while they do not.
   [[nodiscard]] Status failure() const;
 
  private:
-  const device::Device device_;
-  device::CopyQueue queue_;
+  /// With so much under way a device is busy for longer than it takes to give it the next batch.
+  static constexpr uint64_t kBusy = uint64_t{128} << 20;
+
+  const Device device_;
+  CopyQueue queue_;
   uint64_t newest_ = 0;
   uint64_t over_ = 0;
   uint64_t first_failed_ = UINT64_MAX;
@@ -55,11 +51,15 @@ class Engine {
 /// Which copies were under way when this was made: nothing that they write moves once they are over.
 using EngineFence = std::vector<uint64_t>;
 
-/// All engines of one link, made when first used. The holder of progress alone.
+/// All engines of one link, made when first used. The holder of progress alone; no driver call, no lock, and
+/// no allocation after the first use.
 class Engines {
  public:
-  explicit Engines(const device::CopyQueueOptions& options) : options_(options) {}
-  Engine& Of(const device::Device& device);
+  /// Whether the copies of one engine run at once, or each after those before it.
+  enum class Order : uint8_t { kAny, kOneByOne };
+
+  explicit Engines(const CopyQueueOptions& options) : options_(options) {}
+  Engine& Of(const Device& device, Order order = Order::kAny);
   bool Advance();
   [[nodiscard]] bool HasNews() const;
   [[nodiscard]] bool idle() const;
@@ -69,8 +69,12 @@ class Engines {
   [[nodiscard]] bool Over(const EngineFence& fence) const;
 
  private:
-  const device::CopyQueueOptions options_;
-  std::vector<std::unique_ptr<Engine>> engines_;
+  struct Made {
+    Order order = Order::kAny;
+    std::unique_ptr<Engine> engine;
+  };
+  const CopyQueueOptions options_;
+  std::vector<Made> made_;
 };
 
-}  // namespace weightcast::transport::shm
+}  // namespace weightcast::device
