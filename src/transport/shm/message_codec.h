@@ -56,6 +56,8 @@ MessageLayout<Fields...> LayoutOf(MessageKind kind, std::string_view name, Field
 /// Writes fields: numbers, one byte for a bool or an enum, arrays and pairs as their elements.
 class FieldWriter {
  public:
+  /// Begins a message.
+  explicit FieldWriter(MessageKind kind);
   template <std::integral T>
   void Put(T value) {
     out_.Put(value);
@@ -131,9 +133,7 @@ template <typename Message>
   requires requires(Message& message) { Layout(message); }
 std::string Encode(Message message) {
   const auto layout = Layout(message);
-  FieldWriter out;
-  out.Put(kProtocolVersion);
-  out.Put(layout.kind);
+  FieldWriter out(layout.kind);
   std::apply([&out](const auto&... field) { (out.Put(field), ...); }, layout.fields);
   PutRest(out, message);
   return out.Take();

@@ -15,6 +15,11 @@ constexpr size_t kMostText = 100;
 
 Status Malformed(std::string_view what) { return OtherRelease(StrCat("a malformed shm ", what)); }
 
+FieldWriter::FieldWriter(MessageKind kind) {
+  Put(kProtocolVersion);
+  Put(kind);
+}
+
 Cookie NewCookie() { return {RandomId(), RandomId()}; }
 
 std::string Encode(const Invitation& invitation) {
