@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/split_list.h"
 #include "base/strings.h"
 #include "doctor/checks.h"
 
@@ -15,16 +16,6 @@ std::vector<std::string> InterfaceNames(const Facts& facts) {
   std::vector<std::string> names;
   for (const Interface& one : facts.host.interfaces) names.push_back(one.name);
   return names;
-}
-
-std::vector<std::string> Split(std::string_view list) {
-  std::vector<std::string> words;
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    if (comma > 0) words.emplace_back(list.substr(0, comma));
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return words;
 }
 
 void CheckName(const Facts& facts, Findings& findings) {
@@ -81,7 +72,7 @@ void CheckInterfaces(const Facts& facts, Findings& findings) {
 }
 
 /// The interfaces that one word of a list names. NCCL takes prefixes, unless the list begins with "=".
-std::vector<const Interface*> Named(const Facts& facts, const std::string& word, bool prefix) {
+std::vector<const Interface*> Named(const Facts& facts, std::string_view word, bool prefix) {
   std::vector<const Interface*> found;
   for (const Interface& one : facts.host.interfaces) {
     if (one.name == word || (prefix && one.name.starts_with(word))) found.push_back(&one);
@@ -93,7 +84,7 @@ void CheckNamedInterfaces(const Facts& facts, const std::string& variable, const
                           bool prefix, Findings& findings) {
   if (value.empty() || value.starts_with('^')) return;
   const bool exact = value.starts_with('=');
-  for (const std::string& word : Split(std::string_view(value).substr(exact ? 1 : 0))) {
+  for (const std::string_view word : SplitList(std::string_view(value).substr(exact ? 1 : 0))) {
     const auto found = Named(facts, word, prefix && !exact);
     const bool usable = std::ranges::any_of(
         found, [](const Interface* one) { return one->state != "down" && !one->addresses.empty(); });
@@ -119,8 +110,8 @@ void CheckNamedDevices(const Facts& facts, const std::string& variable, const st
   if (value.empty() || value.starts_with('^') || facts.missed.contains("rdma")) return;
   const bool exact = value.starts_with('=');
   const bool nccl = variable == "NCCL_IB_HCA";
-  for (const std::string& word : Split(std::string_view(value).substr(exact ? 1 : 0))) {
-    const std::string device = word.substr(0, word.find(':'));
+  for (const std::string_view word : SplitList(std::string_view(value).substr(exact ? 1 : 0))) {
+    const std::string_view device = word.substr(0, word.find(':'));
     const bool found = std::ranges::any_of(facts.rdma.devices, [&](const RdmaDevice& one) {
       return one.name == device || (nccl && !exact && one.name.starts_with(device));
     });

@@ -2,17 +2,14 @@
 
 #include <algorithm>
 
+#include "base/split_list.h"
 #include "base/strings.h"
 
 namespace weightcast::topology {
 
 NicWish::NicWish(std::string_view setting) : except_(setting.starts_with('^')) {
   if (except_) setting.remove_prefix(1);
-  while (!setting.empty()) {
-    const size_t comma = std::min(setting.find(','), setting.size());
-    if (comma > 0) names_.emplace_back(setting.substr(0, comma));
-    setting.remove_prefix(std::min(comma + 1, setting.size()));
-  }
+  for (const std::string_view name : SplitList(setting)) names_.emplace_back(name);
 }
 
 bool NicWish::Allows(std::string_view device, int port) const {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/split_list.h"
 #include "base/strings.h"
 #include "base/traffic_class.h"
 
@@ -34,13 +35,9 @@ Result<SocketAddress> ParseHost(std::string_view setting, std::string_view text)
 
 Result<std::vector<SocketAddress>> ParseHosts(std::string_view list) {
   std::vector<SocketAddress> addresses;
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    if (comma > 0) {
-      WC_ASSIGN_OR_RETURN(const auto address, ParseHost("advertise", list.substr(0, comma)));
-      addresses.push_back(address);
-    }
-    list.remove_prefix(std::min(comma + 1, list.size()));
+  for (const std::string_view text : SplitList(list)) {
+    WC_ASSIGN_OR_RETURN(const auto address, ParseHost("advertise", text));
+    addresses.push_back(address);
   }
   return addresses;
 }
