@@ -28,7 +28,7 @@ struct ConnectCall {
 
   enum class Stage {
     kConnecting,  ///< Own attempts run.
-    kWaiting,     ///< For a connection to `target` that is being made, whoever began it.
+    kWaiting,     ///< For a connection to `target` that is being made, whichever side began it.
     kOver,
   };
   Stage stage = Stage::kConnecting;

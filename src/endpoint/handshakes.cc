@@ -41,7 +41,7 @@ void Handshakes::Accept(UniqueFd fd) {
   Attempt& attempt = NewAttempt(Role::kResponder, std::move(fd), *address, nullptr);
   half_open_.Add(attempt.id);
   if (Status status = Watch(attempt, EPOLLIN); !status.ok()) return Fail(attempt, status);
-  // An honest hello is here already: whoever has said it is not among those who go first.
+  // An honest hello is here already: its sender is not among those who go first.
   Read(attempt.id);
 }
 
