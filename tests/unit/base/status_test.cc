@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <utility>
+
 namespace weightcast {
 namespace {
 
@@ -14,6 +18,40 @@ TEST(ResultTest, HoldsAValueOrAReason) {
   EXPECT_EQ(Half(8).value(), 4);
   EXPECT_TRUE(Half(8).status().ok());
   EXPECT_EQ(Half(7).status().ToString(), "invalid argument: 7 is odd");
+}
+
+Status Missing() { return {Code::kCorrupt, "there is none"}; }
+
+TEST(ResultTest, IsCopiedWithItsValueOrItsReason) {
+  const Result<std::shared_ptr<int>> value = std::make_shared<int>(4);
+  const Result<std::shared_ptr<int>> none = Missing();
+  Result<std::shared_ptr<int>> other = value;
+  EXPECT_EQ(value->use_count(), 2);
+  other = none;
+  EXPECT_EQ(value->use_count(), 1);
+  EXPECT_EQ(other.status(), Missing());
+  other = value;
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(value->use_count(), 2);
+  other = std::as_const(other);
+  EXPECT_EQ(**other, 4);
+  EXPECT_EQ(value->use_count(), 2);
+}
+
+TEST(ResultTest, HoldsWhatCanOnlyBeMoved) {
+  struct Owner {
+    explicit Owner(int number) : number(std::make_unique<int>(number)) {}
+    std::unique_ptr<int> number;
+  };
+  Result<Owner> first = Owner(4);
+  Result<Owner> second = std::move(first);
+  EXPECT_EQ(*second->number, 4);
+  first = Missing();
+  second = std::move(first);
+  EXPECT_EQ(second.status(), Missing());
+  second = Owner(7);
+  const Owner taken = *std::move(second);
+  EXPECT_EQ(*taken.number, 7);
 }
 
 // In release builds as well: what else would be read is nobody's value.
