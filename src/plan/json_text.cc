@@ -8,6 +8,8 @@ namespace {
 
 /// What the tree of values takes at most: "[]," is a value, an array and what its growth leaves behind.
 constexpr uint64_t kBytesPerCharacter = 48;
+/// Of less nobody is asked: what is available stands in files of the kernel, and to read them takes longer.
+constexpr uint64_t kAlwaysThere = uint64_t{1} << 20;
 
 }  // namespace
 
@@ -18,7 +20,7 @@ Status CheckJsonText(std::string_view what, std::string_view text, int max_depth
   }
   // The tree must have room from the start: to take it down where memory has run out needs memory itself.
   const uint64_t wanted = text.size() * kBytesPerCharacter;
-  if (const uint64_t available = AvailableMemory(); wanted > available) {
+  if (const uint64_t available = wanted > kAlwaysThere ? AvailableMemory() : wanted; wanted > available) {
     return {Code::kExhausted, StrCat("reading ", what, " may take ", HumanBytes(static_cast<double>(wanted)),
                                      " of memory, and ", HumanBytes(static_cast<double>(available)),
                                      " are available; ", shorter, ", or give this process more")};
