@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/json.h"
+
 namespace weightcast::control {
 namespace {
 
@@ -126,12 +128,9 @@ Json JsonOf(const Explained& update) {
           {"stalls", stalls}};
 }
 
-/// Names come from outside: what is not UTF-8 becomes U+FFFD.
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 }  // namespace
 
-std::string ToJson(const Explained& update) { return Dump(JsonOf(update)); }
+std::string ToJson(const Explained& update) { return JsonText(JsonOf(update)); }
 
 std::string ToJson(const Explanations& updates) {
   std::string text = "[";

@@ -5,15 +5,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/json.h"
 #include "base/strings.h"
 
 namespace weightcast::control {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Names come from other processes: what is not UTF-8 is replaced.
-std::string Line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json VersionJson(const Version& version) {
   if (version.number < 0) return nullptr;
@@ -103,7 +101,7 @@ Json OutcomeJson(const protocol::EngineOutcome& engine) {
 std::string StateJson(const protocol::ClusterView& view) {
   Json json = {{"job", view.job}, {"term", view.term.number}, {"models", Json::array()}};
   for (const auto& model : view.models) json["models"].push_back(ModelJson(model));
-  return Line(json);
+  return JsonText(json);
 }
 
 std::string UpdateJson(const UpdateRecord& record) {
@@ -138,7 +136,7 @@ std::string UpdateJson(const UpdateRecord& record) {
     moved["to"] = ToString(route.receiver);
     json["routes"].push_back(std::move(moved));
   }
-  return Line(json);
+  return JsonText(json);
 }
 
 }  // namespace weightcast::control

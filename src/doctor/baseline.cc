@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/strings.h"
 #include "doctor/facts_json.h"
 
@@ -24,14 +25,14 @@ bool ChangesByItself(std::string_view path) {
 std::string NameOf(const Json& element, size_t number) {
   for (const char* key : {"name", "address", "interface", "index"}) {
     if (element.is_object() && element.contains(key))
-      return element[key].is_string() ? element[key].get<std::string>() : element[key].dump();
+      return element[key].is_string() ? element[key].get<std::string>() : JsonText(element[key]);
   }
   return StrCat(number);
 }
 
 std::string TextOf(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(value);
 }
 
 void AddLeaves(const Json& value, const std::string& path, Leaves& leaves) {
@@ -51,7 +52,7 @@ void AddLeaves(const Json& value, const std::string& path, Leaves& leaves) {
 }  // namespace
 
 Result<std::vector<std::string>> ChangesSince(std::string_view report, const Facts& facts) {
-  const Json old = Json::parse(report, nullptr, false);
+  const Json old = ParseJson(report);
   if (!old.is_object() || !old.contains("facts") || !old["facts"].is_object())
     return Status(Code::kCorrupt,
                   "it is not a report of `weightcast doctor`; give a file that --json or --bundle wrote");
@@ -59,7 +60,7 @@ Result<std::vector<std::string>> ChangesSince(std::string_view report, const Fac
   Leaves after;
   // A probe that gave nothing has not changed.
   Json then = old["facts"];
-  Json now = Json::parse(FactsJson(facts));
+  Json now = ParseJson(FactsJson(facts));
   for (const Json& missed : {then.value("missed", Json::object()), now["missed"]}) {
     for (const auto& [probe, reason] : missed.items()) {
       then.erase(probe);

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/strings.h"
 
 namespace weightcast::doctor {
@@ -43,12 +44,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Facts, environment, settings, mi
                                                 clock, limits, modules, rdma, verbs, qos, pcie, cpu, gpu,
                                                 cuda)
 
-std::string FactsJson(const Facts& facts) {
-  return Json(facts).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string FactsJson(const Facts& facts) { return JsonText(Json(facts)); }
 
 Status AddFacts(std::string_view json, std::string_view name, Facts& facts) {
-  const Json parsed = Json::parse(json, nullptr, false);
+  const Json parsed = ParseJson(json);
   const std::string member(name);
   if (!parsed.is_object() || !parsed.contains(member))
     return {Code::kCorrupt, StrCat("the probe of ", name, " gave no facts; please report this as a bug")};

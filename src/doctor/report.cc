@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "base/json.h"
 #include "base/strings.h"
 #include "doctor/exports.h"
 #include "doctor/facts_json.h"
@@ -108,9 +109,7 @@ std::string FindingsText(const std::vector<Finding>& findings) {
   return GroupsText(findings) + CountsText(findings);
 }
 
-std::string FindingsJson(const std::vector<Finding>& findings) {
-  return JsonOf(findings).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string FindingsJson(const std::vector<Finding>& findings) { return JsonText(JsonOf(findings)); }
 
 std::string ReportText(const Report& report) {
   std::string out = GroupsText(report.findings);
@@ -126,10 +125,10 @@ std::string ReportJson(const Report& report, const std::string& version) {
   Json json{{"weightcast", version},
             {"worst", NameOf(WorstOf(report.findings))},
             {"exports", report.exports},
-            {"facts", Json::parse(FactsJson(report.facts))},
+            {"facts", ParseJson(FactsJson(report.facts))},
             {"findings", JsonOf(report.findings)}};
   if (report.compared) json["changes"] = report.changes;
-  return StrCat(json.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+  return StrCat(JsonText(json), "\n");
 }
 
 }  // namespace weightcast::doctor

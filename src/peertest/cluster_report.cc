@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/strings.h"
 #include "doctor/report.h"
 
@@ -73,9 +74,8 @@ std::string ClusterJson(const ClusterFacts& facts, const Matrix& matrix,
   }
   Json pairs = Json::array();
   for (const ClusterPair& one : facts.pairs)
-    pairs.push_back({{"tester", one.hosts.first},
-                     {"tested", one.hosts.second},
-                     {"facts", Json::parse(Encode(one.facts), nullptr, false)}});
+    pairs.push_back(
+        {{"tester", one.hosts.first}, {"tested", one.hosts.second}, {"facts", ParseJson(Encode(one.facts))}});
   const Json json{{"weightcast", version},
                   {"worst", doctor::NameOf(doctor::WorstOf(findings))},
                   {"hosts", hosts},
@@ -85,8 +85,8 @@ std::string ClusterJson(const ClusterFacts& facts, const Matrix& matrix,
                   {"latency_seconds", RowsOf(matrix.latency)},
                   {"slow", matrix.slow},
                   {"pairs", pairs},
-                  {"findings", Json::parse(doctor::FindingsJson(findings), nullptr, false)}};
-  return StrCat(json.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+                  {"findings", ParseJson(doctor::FindingsJson(findings))}};
+  return StrCat(JsonText(json), "\n");
 }
 
 }  // namespace weightcast::peertest

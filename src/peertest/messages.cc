@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/json.h"
 #include "base/strings.h"
 
 namespace weightcast::peertest {
@@ -114,7 +115,7 @@ template <typename Variant>
 std::string EncodeAs(const char* member, const char* name, const Variant& value) {
   Json json{{member, name}};
   std::visit([&](const auto& one) { json["with"] = one; }, value);
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 template <typename Variant, size_t... kIndex>
@@ -221,8 +222,10 @@ std::string Encode(const Request& request) { return EncodeAs("ask", kRequests[re
 
 Result<Request> DecodeRequest(std::string_view body) {
   if (body.size() > kMostBody) return Malformed();
+  const Json json = ParseJson(body);
+  if (json.is_discarded()) return Malformed();
   try {
-    auto request = Decode<Request>("ask", kRequests, Json::parse(body));
+    auto request = Decode<Request>("ask", kRequests, json);
     if (std::visit(Sane(), request)) return request;
   } catch (const Json::exception&) {
   }
@@ -232,13 +235,14 @@ Result<Request> DecodeRequest(std::string_view body) {
 std::string Encode(const Result<Reply>& reply) {
   if (reply.ok()) return EncodeAs("reply", kReplies[reply->index()], *reply);
   Json json{{"error", static_cast<int>(reply.status().code())}, {"text", reply.status().message()}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 Result<Reply> DecodeReply(std::string_view body) {
   if (body.size() > kMostBody) return Malformed();
+  const Json json = ParseJson(body);
+  if (json.is_discarded()) return Malformed();
   try {
-    const Json json = Json::parse(body);
     if (json.contains("error")) {
       int code = 0;
       Take(json, "error", code);
@@ -255,14 +259,14 @@ Result<Reply> DecodeReply(std::string_view body) {
 }
 
 // ASCII alone, so that it can be cut anywhere.
-std::string Encode(const PeerFacts& facts) {
-  return Json(facts).dump(-1, ' ', true, Json::error_handler_t::replace);
-}
+std::string Encode(const PeerFacts& facts) { return JsonText(Json(facts), -1, JsonCharacters::kAscii); }
 
 Result<PeerFacts> DecodeFacts(std::string_view json) {
   if (json.size() > kMostReport) return Malformed();
+  const Json report = ParseJson(json);
+  if (report.is_discarded()) return Malformed();
   try {
-    auto facts = Json::parse(json).get<PeerFacts>();
+    auto facts = report.get<PeerFacts>();
     for (std::string* text :
          {&facts.target, &facts.failure.stage, &facts.failure.text, &facts.mtu.error, &facts.classes.error})
       Clean(*text, kMostError);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/advice.h"
+#include "base/json.h"
 #include "base/strings.h"
 #include "plan/cover.h"
 #include "plan/json_text.h"
@@ -285,12 +286,12 @@ std::string ToJson(const Layout& layout) {
                            {"ranks", layout.ranks()},
                            {"patterns", std::move(patterns)},
                            {"tensors", std::move(tensors)}};
-  return document.dump(-1, ' ', false, Output::error_handler_t::replace) + "\n";
+  return JsonText(document) + "\n";
 }
 
 Result<Layout> ParseLayout(std::string_view json) {
   WC_RETURN_IF_ERROR(CheckJsonText("the layout", json, kMaxDepth, "use patterns instead of boxes"));
-  const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const Json document = ParseJson(json);
   if (document.is_discarded())
     return InvalidArgument("the layout is not JSON; check its commas, quotes and brackets");
   Result<Layout> layout = LayoutReader().Read(document);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/advice.h"
+#include "base/json.h"
 #include "base/strings.h"
 #include "plan/json_text.h"
 #include "weightcast/rules.h"
@@ -164,13 +165,13 @@ std::string ToJson(const NameRules& rules) {
   for (const Rule& rule : rules.rules)
     list.push_back(std::visit([](const auto& r) { return Write(r); }, rule));
   const Output document = {{"version", 1}, {"rules", std::move(list)}};
-  return document.dump(2, ' ', false, Output::error_handler_t::replace) + "\n";
+  return JsonText(document, 2) + "\n";
 }
 
 Result<NameRules> ParseRules(std::string_view json) {
   WC_RETURN_IF_ERROR(
       plan::CheckJsonText("the rules file", json, kMaxDepth, "join some rules with {*} and {**}"));
-  const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const Json document = ParseJson(json);
   if (document.is_discarded())
     return InvalidArgument("the rules file is not JSON; check its commas, quotes and brackets");
   if (!document.is_object() || !document.contains("rules") || !document["rules"].is_array())
@@ -181,7 +182,7 @@ Result<NameRules> ParseRules(std::string_view json) {
                                     "'; allowed: rules, version"));
   }
   if (document.contains("version") && document["version"] != 1)
-    return InvalidArgument(StrCat("the rules file has version ", document["version"].dump().substr(0, 64),
+    return InvalidArgument(StrCat("the rules file has version ", JsonText(document["version"]).substr(0, 64),
                                   ", and this weightcast reads version 1; write it in that version"));
   if (document["rules"].size() > kMaxRules)
     return InvalidArgument(

@@ -4,15 +4,15 @@
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
+
 namespace weightcast::tools {
 
 /// Members in the order of writing.
 using Json = nlohmann::ordered_json;
 
 /// Bytes that are not UTF-8 become U+FFFD, and numbers that are not finite null.
-inline std::string JsonLine(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
-}
+inline std::string JsonLine(const Json& json) { return JsonText(json) + '\n'; }
 
 /// null for an empty text.
 inline Json TextOrNull(std::string_view text) { return text.empty() ? Json() : Json(text); }

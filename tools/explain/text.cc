@@ -80,7 +80,7 @@ class Trace {
               steer.at("asked"), steer.at("answered"));
   }
   [[nodiscard]] std::string Text() const {
-    return Json{{"traceEvents", events_}, {"displayTimeUnit", "ms"}}.dump();
+    return JsonText(Json{{"traceEvents", events_}, {"displayTimeUnit", "ms"}});
   }
 
  private:
