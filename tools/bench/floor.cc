@@ -19,12 +19,12 @@
 #include "base/advice.h"
 #include "base/bytes.h"
 #include "base/socket.h"
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "tools/bench/channel.h"
 #include "tools/bench/floor_copies.h"
 #include "tools/bench/pinning.h"
 #include "tools/bench/processes.h"
-#include "tools/bench/statistics.h"
 #include "weightcast/clock.h"
 
 namespace weightcast::tools {
