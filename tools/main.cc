@@ -5,23 +5,12 @@ namespace weightcast::tools {
 
 std::vector<std::unique_ptr<Command>> AllCommands() {
   std::vector<std::unique_ptr<Command>> all;
-  all.push_back(MakeDemoCommand());
-  all.push_back(MakeControllerCommand());
-  all.push_back(MakeTrainerCommand());
-  all.push_back(MakeInferenceCommand());
-  all.push_back(MakePlanCommand());
-  all.push_back(MakeInfoCommand());
-  all.push_back(MakeDoctorCommand());
-  all.push_back(MakeExplainCommand());
-  all.push_back(MakeWatchCommand());
-  all.push_back(MakeTokenCommand());
-  all.push_back(MakeBenchP2pCommand());
-  all.push_back(MakeBenchFloorCommand());
-  all.push_back(MakeBenchUpdateCommand());
-  all.push_back(MakeBenchPlanCommand());
-  all.push_back(MakeBenchConnectCommand());
-  all.push_back(MakeBenchRegisterCommand());
-  all.push_back(MakeDemoWorkerCommand());
+  for (const auto make :
+       {MakeDemoCommand, MakeControllerCommand, MakeTrainerCommand, MakeInferenceCommand, MakePlanCommand,
+        MakeInfoCommand, MakeDoctorCommand, MakeExplainCommand, MakeWatchCommand, MakeTokenCommand,
+        MakeBenchP2pCommand, MakeBenchFloorCommand, MakeBenchUpdateCommand, MakeBenchPlanCommand,
+        MakeBenchConnectCommand, MakeBenchRegisterCommand, MakeDemoWorkerCommand})
+    all.push_back(make());
   return all;
 }
 

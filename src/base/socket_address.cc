@@ -6,10 +6,14 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
-#include <set>
+#include <numeric>
+#include <span>
 
+#include "base/interfaces.h"
 #include "base/socket.h"
+#include "base/split_list.h"
 #include "base/strings.h"
 
 namespace weightcast {
@@ -138,34 +142,46 @@ Result<std::vector<SocketAddress>> Resolve(const std::string& host, uint16_t por
 
 namespace {
 
-std::set<std::string, std::less<>> SplitNames(std::string_view list) {
-  std::set<std::string, std::less<>> names;
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    if (comma > 0) names.emplace(list.substr(0, comma));
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return names;
+/// Of a netmask; -1: there is none.
+int PrefixOf(const sockaddr* netmask, int family) {
+  if (netmask == nullptr) return -1;
+  const bool v4 = family == AF_INET;
+  const void* const bits =
+      v4 ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(netmask)->sin_addr)
+         : &reinterpret_cast<const sockaddr_in6*>(netmask)->sin6_addr;
+  const std::span bytes(static_cast<const uint8_t*>(bits), v4 ? sizeof(in_addr) : sizeof(in6_addr));
+  return std::accumulate(bytes.begin(), bytes.end(), 0,
+                         [](int ones, uint8_t byte) { return ones + std::popcount(byte); });
 }
 
 /// The interfaces on which this host has a link-local address, the one of this name first.
 std::vector<uint32_t> Links(std::string_view first) {
   std::vector<uint32_t> links;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return links;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    if (entry->ifa_addr->sa_family != AF_INET6) continue;
-    if (!SocketAddress(entry->ifa_addr, sizeof(sockaddr_in6)).IsLinkLocal()) continue;
-    const uint32_t index = if_nametoindex(entry->ifa_name);
+  for (const InterfaceAddress& one : InterfaceAddresses()) {
+    if (!one.up || !one.address.IsLinkLocal()) continue;
+    const uint32_t index = if_nametoindex(one.interface.c_str());
     if (index == 0 || std::ranges::find(links, index) != links.end()) continue;
-    links.insert(first == entry->ifa_name ? links.begin() : links.end(), index);
+    links.insert(first == one.interface ? links.begin() : links.end(), index);
   }
-  freeifaddrs(list);
   return links;
 }
 
 }  // namespace
+
+std::vector<InterfaceAddress> InterfaceAddresses() {
+  std::vector<InterfaceAddress> all;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return all;
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+    const int family = one->ifa_addr == nullptr ? AF_UNSPEC : one->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    all.push_back({one->ifa_name, SocketAddress(one->ifa_addr, length), (one->ifa_flags & IFF_UP) != 0,
+                   PrefixOf(one->ifa_netmask, family)});
+  }
+  freeifaddrs(list);
+  return all;
+}
 
 Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
   constexpr size_t kMostLinks = 8;
@@ -197,18 +213,12 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
 
 std::vector<SocketAddress> LocalAddresses(std::string_view interfaces) {
   const bool exclude = interfaces.starts_with('^');
-  const auto names = SplitNames(exclude ? interfaces.substr(1) : interfaces);
+  const auto names = SplitList(exclude ? interfaces.substr(1) : interfaces);
   std::vector<SocketAddress> addresses;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return addresses;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    if (!names.empty() && names.contains(std::string_view(entry->ifa_name)) == exclude) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family == AF_INET) addresses.emplace_back(entry->ifa_addr, sizeof(sockaddr_in));
-    if (family == AF_INET6) addresses.emplace_back(entry->ifa_addr, sizeof(sockaddr_in6));
+  for (const InterfaceAddress& one : InterfaceAddresses()) {
+    const bool named = std::ranges::find(names, one.interface) != names.end();
+    if (one.up && (names.empty() || named != exclude)) addresses.push_back(one.address);
   }
-  freeifaddrs(list);
   std::stable_partition(addresses.begin(), addresses.end(), [](const auto& a) { return !a.IsLoopback(); });
   return addresses;
 }

@@ -128,10 +128,6 @@ void ForEachWord(uint64_t byte_offset, std::span<std::byte> bytes, const Word& w
 
 }  // namespace
 
-void FillTensor(std::string_view name, DType dtype, int64_t version, std::span<std::byte> out) {
-  FillRange(name, dtype, version, 0, out);
-}
-
 void FillRange(std::string_view name, DType dtype, int64_t version, uint64_t byte_offset,
                std::span<std::byte> out) {
   const Masks masks = MasksOf(dtype);

@@ -59,15 +59,12 @@ namespace weightcast::checkpoint {
 /// - Change keeps finite floats finite: it touches no exponent (but for the guarded byte types).
 /// - Any range can be made alone: a shard needs nothing of the others.
 
-/// Makes version `version` of a generated tensor: all bytes of it in `out`.
+/// Makes the bytes [byte_offset, byte_offset + out.size()) of version `version` of a generated tensor.
 /// Thread safe, as all here. About 4 GB/s on one core in a release build.
-void FillTensor(std::string_view name, DType dtype, int64_t version, std::span<std::byte> out);
-
-/// Makes the bytes [byte_offset, byte_offset + out.size()) of what FillTensor makes.
 void FillRange(std::string_view name, DType dtype, int64_t version, uint64_t byte_offset,
                std::span<std::byte> out);
 
-/// Makes the row-major bytes of a box of what FillTensor makes.
+/// Makes the row-major bytes of a box of it.
 /// Errors: kInvalidArgument or kOutOfBounds when the box or the size of `out` does not fit the tensor.
 Status FillBox(const TensorInfo& tensor, const Box& box, int64_t version, std::span<std::byte> out);
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <ranges>
 #include <tuple>
-#include <unordered_map>
+#include <utility>
 
 #include "base/strings.h"
 #include "plan/box.h"
@@ -20,7 +21,7 @@ std::string Described(const TensorInfo& info) {
   return StrCat(NameOf(info.dtype), " ", ToString(info.shape));
 }
 
-Status CheckSize(const HeaderEntry& entry) {
+Status CheckSize(const StoredTensor& entry) {
   const TensorInfo& info = entry.info;
   if (Status status = plan::CheckTensor(info); !status.ok()) return Corrupt(status.message());
   const int64_t bits = ElementsOf(info.shape) * BitsOf(info.dtype);
@@ -33,25 +34,26 @@ Status CheckSize(const HeaderEntry& entry) {
   return Status::Ok();
 }
 
-Status CheckUniqueNames(const std::vector<HeaderEntry>& tensors, const Metadata& metadata) {
+Status CheckUnique(std::string_view what, std::vector<std::string_view> names) {
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice == names.end()) return Status::Ok();
+  return Corrupt(StrCat(what, " ", Shown(*twice), " is given twice; give each name once"));
+}
+
+Status CheckUniqueNames(const std::vector<StoredTensor>& tensors, const Metadata& metadata) {
   std::vector<std::string_view> names;
   names.reserve(tensors.size());
   for (const auto& tensor : tensors) names.push_back(tensor.info.name);
-  std::sort(names.begin(), names.end());
-  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    return Corrupt(StrCat("tensor ", Shown(*twice), " is given twice; give each name once"));
-  names.clear();
-  for (const auto& [key, value] : metadata) names.push_back(key);
-  std::sort(names.begin(), names.end());
-  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    return Corrupt(StrCat("__metadata__ key ", Shown(*twice), " is given twice; give each name once"));
-  return Status::Ok();
+  WC_RETURN_IF_ERROR(CheckUnique("tensor", std::move(names)));
+  const auto keys = std::views::keys(metadata);
+  return CheckUnique("__metadata__ key", {keys.begin(), keys.end()});
 }
 
 // `tensors` in the order of their data: no hole, no overlap.
-Status CheckSideBySide(const std::vector<HeaderEntry>& tensors) {
+Status CheckSideBySide(const std::vector<StoredTensor>& tensors) {
   int64_t end = 0;
-  const HeaderEntry* before = nullptr;
+  const StoredTensor* before = nullptr;
   for (const auto& tensor : tensors) {
     if (tensor.begin < end)
       return Corrupt(StrCat("tensors ", Shown(before->info.name), " and ", Shown(tensor.info.name),
@@ -76,11 +78,9 @@ Status CheckDataBytes(int64_t described, int64_t present) {
 }
 
 Result<std::string> EncodeTensor(const TensorInfo& info, int64_t begin, int64_t end) {
-  WC_ASSIGN_OR_RETURN(std::string out, QuoteJson(info.name));
-  out += StrCat(":{\"dtype\":\"", NameOf(info.dtype), "\",\"shape\":[");
-  for (size_t d = 0; d < info.shape.size(); ++d) out += StrCat(d == 0 ? "" : ",", info.shape[d]);
-  out += StrCat("],\"data_offsets\":[", begin, ",", end, "]}");
-  return out;
+  WC_ASSIGN_OR_RETURN(const std::string name, QuoteJson(info.name));
+  return StrCat(name, ":{\"dtype\":\"", NameOf(info.dtype), "\",\"shape\":", JsonOf(info.shape),
+                ",\"data_offsets\":[", begin, ",", end, "]}");
 }
 
 Result<std::string> EncodeMetadata(const Metadata& metadata) {
@@ -119,7 +119,7 @@ Result<Header> ParseHeader(std::string json, std::optional<int64_t> data_bytes) 
   for (const auto& tensor : tensors) WC_RETURN_IF_ERROR(CheckSize(tensor));
   WC_RETURN_IF_ERROR(CheckUniqueNames(tensors, text->metadata));
   // Empty tensors before the one that begins where they do.
-  std::sort(tensors.begin(), tensors.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
+  std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::tie(a.begin, a.end, a.info.name) < std::tie(b.begin, b.end, b.info.name);
   });
   WC_RETURN_IF_ERROR(CheckSideBySide(tensors));
@@ -129,8 +129,7 @@ Result<Header> ParseHeader(std::string json, std::optional<int64_t> data_bytes) 
   header.json = std::move(json);
   header.data_bytes = tensors.empty() ? 0 : tensors.back().end;
   if (data_bytes) WC_RETURN_IF_ERROR(CheckDataBytes(header.data_bytes, *data_bytes));
-  header.tensors.reserve(tensors.size());
-  for (auto& tensor : tensors) header.tensors.push_back({std::move(tensor.info), tensor.begin, tensor.end});
+  header.tensors = std::move(tensors);
   return header;
 }
 
@@ -163,25 +162,6 @@ std::vector<TensorInfo> ReferenceOrder(std::vector<TensorInfo> tensors) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });
   return tensors;
-}
-
-Status CheckSameTensors(const Header& header, std::span<const TensorInfo> tensors) {
-  std::unordered_map<std::string_view, const TensorInfo*> stored;
-  for (const auto& tensor : header.tensors) stored.emplace(tensor.info.name, &tensor.info);
-  const auto refuse = [](const std::string& why) {
-    return Status(Code::kInvalidArgument, StrCat(why, "; give the tensors that the header describes"));
-  };
-  for (const auto& tensor : tensors) {
-    const auto found = stored.find(tensor.name);
-    if (found == stored.end()) return refuse(StrCat("tensor ", Shown(tensor.name), " is not in the header"));
-    if (*found->second != tensor)
-      return refuse(StrCat("tensor ", Shown(tensor.name), " is ", Described(tensor), " here and ",
-                           Described(*found->second), " in the header"));
-    stored.erase(found);
-  }
-  if (!stored.empty())
-    return refuse(StrCat("tensor ", Shown(stored.begin()->first), " of the header is not among the tensors"));
-  return Status::Ok();
 }
 
 }  // namespace weightcast::checkpoint

@@ -19,13 +19,6 @@ namespace weightcast::checkpoint {
 inline constexpr size_t kHeaderLengthBytes = 8;
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
-/// One tensor of a file.
-struct StoredTensor {
-  TensorInfo info;
-  int64_t begin = 0;  ///< Bytes from the beginning of the data.
-  int64_t end = 0;
-};
-
 /// A checked header: whoever holds one knows that the tensors lie side by side from 0 to
 /// data_bytes, that every size is dtype times shape, that names are unique and that every tensor
 /// passes plan::CheckTensor. Made by ParseHeader and MakeHeader only.
@@ -56,9 +49,5 @@ Result<Header> MakeHeader(std::span<const TensorInfo> tensors, const Metadata& m
 
 /// The order in which the reference writer stores tensors: widest dtype first, then by name.
 std::vector<TensorInfo> ReferenceOrder(std::vector<TensorInfo> tensors);
-
-/// Whether a header that came from elsewhere describes exactly `tensors`, in whatever order.
-/// Errors: kInvalidArgument, naming the first that is missing, different or not expected.
-Status CheckSameTensors(const Header& header, std::span<const TensorInfo> tensors);
 
 }  // namespace weightcast::checkpoint

@@ -125,7 +125,7 @@ class HeaderReader final : public Reader {
     is_metadata_ = name == "__metadata__";
     if (is_metadata_ && seen_metadata_) return Fail("\"__metadata__\" is given twice");
     seen_metadata_ |= is_metadata_;
-    entry_ = HeaderEntry{};
+    entry_ = StoredTensor{};
     entry_.info.name = std::move(name);
     fields_ = 0;
     return Enter(Place::kValue);
@@ -181,7 +181,7 @@ class HeaderReader final : public Reader {
   int offsets_ = 0;  // numbers of data_offsets so far
   bool is_metadata_ = false;
   bool seen_metadata_ = false;
-  HeaderEntry entry_;
+  StoredTensor entry_;
 };
 
 // Only weight_map matters; whatever else an index holds is skipped, its depth only counted.
@@ -265,6 +265,8 @@ Result<std::string> QuoteJson(std::string_view text) {
                                                  " is not UTF-8; use printable names"));
   }
 }
+
+std::string JsonOf(const Shape& numbers) { return Json(numbers).dump(); }
 
 std::string Shown(std::string_view name) {
   constexpr size_t kLongest = 100;

@@ -14,16 +14,16 @@ namespace weightcast::checkpoint {
 /// String keys and values in the order in which they are written.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-/// One tensor as a header writes it; nothing is checked but the form.
-struct HeaderEntry {
+/// One tensor of a file.
+struct StoredTensor {
   TensorInfo info;
   int64_t begin = 0;  ///< Bytes from the beginning of the data.
   int64_t end = 0;
 };
 
-/// What a safetensors header says, in its own order.
+/// What a safetensors header says, in its own order; nothing is checked but the form.
 struct HeaderText {
-  std::vector<HeaderEntry> tensors;
+  std::vector<StoredTensor> tensors;
   Metadata metadata;
 };
 
@@ -39,6 +39,8 @@ Result<Metadata> ParseIndexText(std::string_view json);
 /// Errors: kInvalidArgument when it is not UTF-8.
 Result<std::string> QuoteJson(std::string_view text);
 
+/// "[1,2]".
+std::string JsonOf(const Shape& numbers);
 /// A name from outside, fit for a message: quoted, escaped and cut at about 100 bytes.
 std::string Shown(std::string_view name);
 

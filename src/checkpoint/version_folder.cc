@@ -83,12 +83,6 @@ Status CheckRank(const OutputRank& rank) {
   return Status::Ok();
 }
 
-std::string Numbers(const Shape& shape) {
-  std::string out = "[";
-  for (size_t d = 0; d < shape.size(); ++d) out += StrCat(d == 0 ? "" : ",", shape[d]);
-  return out + "]";
-}
-
 }  // namespace
 
 std::string RankFileName(int rank, int ranks) {
@@ -203,8 +197,8 @@ Result<Metadata> ShardMetadata(const OutputRank& rank, const std::vector<StoredS
   std::string json = "{";
   for (const auto& shard : shards) {
     WC_ASSIGN_OR_RETURN(const std::string name, QuoteJson(shard.tensor.name));
-    json += StrCat(json.size() == 1 ? "" : ",", name, ":{\"shape\":", Numbers(shard.tensor.shape),
-                   ",\"offset\":", Numbers(shard.box.offset), "}");
+    json += StrCat(json.size() == 1 ? "" : ",", name, ":{\"shape\":", JsonOf(shard.tensor.shape),
+                   ",\"offset\":", JsonOf(shard.box.offset), "}");
   }
   return Metadata{{"format", "pt"},
                   {"weightcast.rank", std::to_string(rank.rank)},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/statistics.h"
 #include "base/strings.h"
 
 namespace weightcast::counters {
@@ -18,13 +19,6 @@ std::string NameFrom(std::string text) {
   for (char& letter : text)
     if (static_cast<unsigned char>(letter) < 0x20) letter = ' ';
   return text.substr(0, kMostNamed);
-}
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 void Add(DeviceSummary& summary, const Change& change) {

@@ -7,10 +7,9 @@ namespace weightcast::device {
 Result<int> AttributeOf(const Context& context, drivers::CUdevice_attribute attribute) {
   drivers::Cuda& cuda = context.cuda();
   drivers::CUdevice device = 0;
-  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.DeviceGet(&device, context.ordinal()), "cuDeviceGet"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, DeviceGet, &device, context.ordinal()));
   int value = 0;
-  WC_RETURN_IF_ERROR(
-      DriverStatus(cuda, cuda.DeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, DeviceGetAttribute, &value, attribute, device));
   return value;
 }
 

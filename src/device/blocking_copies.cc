@@ -16,8 +16,7 @@ drivers::CUdeviceptr Number(const void* address) { return reinterpret_cast<drive
 /// Copies within a device need none.
 Status Pin(drivers::Cuda& cuda, void*& block) {
   if (block != nullptr) return Status::Ok();
-  return DriverStatus(cuda, cuda.MemHostAlloc(&block, kBlock, drivers::CU_MEMHOSTALLOC_PORTABLE),
-                      "cuMemHostAlloc");
+  return WC_CALL_DRIVER(cuda, MemHostAlloc, &block, kBlock, drivers::CU_MEMHOSTALLOC_PORTABLE);
 }
 
 }  // namespace
@@ -57,8 +56,8 @@ Status BlockingCopies::Begin(const void* to, const void* from, size_t length) {
 
 Status BlockingCopies::Await() {
   drivers::Cuda& cuda = context_->cuda();
-  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.EventRecord(event_, stream_), "cuEventRecord"));
-  return DriverStatus(cuda, cuda.EventSynchronize(event_), "cuEventSynchronize");
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, EventRecord, event_, stream_));
+  return WC_CALL_DRIVER(cuda, EventSynchronize, event_);
 }
 
 Status BlockingCopies::ToHost(std::span<std::byte> to, const std::byte* from) {

@@ -65,38 +65,30 @@ Status CopyStreams::Open() {
 }
 
 Status CopyStreams::OpenStreams() {
-  drivers::Cuda& cuda = health_->context().cuda();
   int least = 0;
   int greatest = 0;
-  WC_RETURN_IF_ERROR(
-      health_->Check(cuda.CtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, CtxGetStreamPriorityRange, &least, &greatest));
   const int count = std::clamp(options_.streams, 1, kMostStreams);
   for (int i = 0; i < count; ++i) {
     drivers::CUstream stream{};
-    WC_RETURN_IF_ERROR(
-        health_->Check(cuda.StreamCreateWithPriority(&stream, drivers::CU_STREAM_NON_BLOCKING, greatest),
-                       "cuStreamCreateWithPriority"));
+    WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, StreamCreateWithPriority, &stream,
+                                       drivers::CU_STREAM_NON_BLOCKING, greatest));
     streams_.push_back(stream);
     drivers::CUevent cover{};
-    WC_RETURN_IF_ERROR(
-        health_->Check(cuda.EventCreate(&cover, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+    WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, EventCreate, &cover, drivers::CU_EVENT_DISABLE_TIMING));
     covers_.push_back(cover);
   }
   for (drivers::CUevent& event : events_) {
-    WC_RETURN_IF_ERROR(
-        health_->Check(cuda.EventCreate(&event, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+    WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, EventCreate, &event, drivers::CU_EVENT_DISABLE_TIMING));
   }
   return Status::Ok();
 }
 
 Status CopyStreams::OpenWords() {
-  drivers::Cuda& cuda = health_->context().cuda();
   constexpr unsigned int kFlags = drivers::CU_MEMHOSTALLOC_PORTABLE | drivers::CU_MEMHOSTALLOC_DEVICEMAP;
-  WC_RETURN_IF_ERROR(
-      health_->Check(cuda.MemHostAlloc(&pinned_, CompletionWords::kBytes, kFlags), "cuMemHostAlloc"));
+  WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, MemHostAlloc, &pinned_, CompletionWords::kBytes, kFlags));
   std::memset(pinned_, 0, CompletionWords::kBytes);
-  WC_RETURN_IF_ERROR(
-      health_->Check(cuda.MemHostGetDevicePointer(&device_words_, pinned_, 0), "cuMemHostGetDevicePointer"));
+  WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, MemHostGetDevicePointer, &device_words_, pinned_, 0));
   words_ = std::make_unique<CompletionWords>(pinned_);
   return Status::Ok();
 }
@@ -126,7 +118,6 @@ void CopyStreams::Gather(std::span<const Copy> copies, size_t at) {
 }
 
 Status CopyStreams::Begin(uint64_t ticket, std::span<const Copy> first, std::span<const Copy> second) {
-  drivers::Cuda& cuda = health_->context().cuda();
   const drivers::CUstream stream = StreamOf(ticket);
   const size_t count = first.size() + second.size();
   Gather(first, 0);
@@ -138,7 +129,7 @@ Status CopyStreams::Begin(uint64_t ticket, std::span<const Copy> first, std::spa
     WC_RETURN_IF_ERROR(batches_ && count > 1 ? CopyBatch(stream, count) : CopyEach(stream, count));
   }
   WC_RETURN_IF_ERROR(WriteWord(ticket, stream));
-  return health_->Check(cuda.EventRecord(EventOf(ticket), stream), "cuEventRecord");
+  return WC_CHECK_DRIVER(*health_, EventRecord, EventOf(ticket), stream);
 }
 
 /// Whether a kernel makes the copies: loaded by whoever registered the memory, as loading waits for kernels
@@ -202,10 +193,8 @@ Status CopyStreams::CopyBatch(drivers::CUstream stream, size_t count) {
 }
 
 Status CopyStreams::CopyEach(drivers::CUstream stream, size_t count) {
-  drivers::Cuda& cuda = health_->context().cuda();
   for (size_t i = 0; i < count; ++i) {
-    WC_RETURN_IF_ERROR(
-        health_->Check(cuda.MemcpyAsync(to_[i], from_[i], lengths_[i], stream), "cuMemcpyAsync"));
+    WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, MemcpyAsync, to_[i], from_[i], lengths_[i], stream));
   }
   return Status::Ok();
 }
@@ -221,8 +210,7 @@ Result<bool> CopyStreams::AskEvent(uint64_t ticket) {
 Result<bool> CopyStreams::EverythingOver() {
   drivers::Cuda& cuda = health_->context().cuda();
   for (; covered_ < streams_.size(); ++covered_) {
-    WC_RETURN_IF_ERROR(
-        health_->Check(cuda.EventRecord(covers_[covered_], streams_[covered_]), "cuEventRecord"));
+    WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, EventRecord, covers_[covered_], streams_[covered_]));
   }
   for (const drivers::CUevent cover : covers_) {
     const auto result = cuda.EventQuery(cover);

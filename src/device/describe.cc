@@ -36,11 +36,8 @@ Result<Attributes> AttributesOf(drivers::Cuda& cuda, const std::byte* address) {
   auto values = std::to_array<void*>({&found.type, &found.identity, &found.managed, &found.ordinal,
                                       &found.legacy, &found.handle_types, &found.pool});
   static_assert(names.size() == values.size());
-  WC_RETURN_IF_ERROR(
-      DriverStatus(cuda,
-                   cuda.PointerGetAttributes(static_cast<unsigned int>(names.size()), names.data(),
-                                             values.data(), reinterpret_cast<CUdeviceptr>(address)),
-                   "cuPointerGetAttributes"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, PointerGetAttributes, static_cast<unsigned int>(names.size()),
+                                    names.data(), values.data(), reinterpret_cast<CUdeviceptr>(address)));
   return found;
 }
 

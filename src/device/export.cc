@@ -19,8 +19,8 @@ using drivers::CUdeviceptr;
 
 Result<Handle> ExportLegacy(drivers::Cuda& cuda, const Block& block) {
   drivers::CUipcMemHandle raw{};
-  WC_RETURN_IF_ERROR(DriverStatus(
-      cuda, cuda.IpcGetMemHandle(&raw, reinterpret_cast<CUdeviceptr>(block.address)), "cuIpcGetMemHandle"));
+  WC_RETURN_IF_ERROR(
+      WC_CALL_DRIVER(cuda, IpcGetMemHandle, &raw, reinterpret_cast<CUdeviceptr>(block.address)));
   LegacyHandle handle;
   static_assert(sizeof raw == sizeof handle.bytes);
   std::memcpy(handle.bytes.data(), &raw, sizeof raw);
@@ -31,8 +31,7 @@ Result<Handle> ExportLegacy(drivers::Cuda& cuda, const Block& block) {
 class RetainedHandle {
  public:
   RetainedHandle(drivers::Cuda& cuda, const Block& block) : cuda_(cuda) {
-    status_ = DriverStatus(cuda, cuda.MemRetainAllocationHandle(&raw_, block.address),
-                           "cuMemRetainAllocationHandle");
+    status_ = WC_CALL_DRIVER(cuda, MemRetainAllocationHandle, &raw_, block.address);
   }
   RetainedHandle(const RetainedHandle&) = delete;
   RetainedHandle& operator=(const RetainedHandle&) = delete;
@@ -50,21 +49,16 @@ class RetainedHandle {
 
 Result<Handle> ExportDescriptor(drivers::Cuda& cuda, const RetainedHandle& retained) {
   int fd = -1;
-  WC_RETURN_IF_ERROR(
-      DriverStatus(cuda,
-                   cuda.MemExportToShareableHandle(&fd, retained.raw(),
-                                                   drivers::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                   "cuMemExportToShareableHandle"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, MemExportToShareableHandle, &fd, retained.raw(),
+                                    drivers::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started here would keep the memory.
   return Handle(UniqueFd(fd));
 }
 
 Result<Handle> ExportFabric(drivers::Cuda& cuda, const RetainedHandle& retained) {
   FabricHandle handle;
-  WC_RETURN_IF_ERROR(DriverStatus(cuda,
-                                  cuda.MemExportToShareableHandle(handle.bytes.data(), retained.raw(),
-                                                                  drivers::CU_MEM_HANDLE_TYPE_FABRIC, 0),
-                                  "cuMemExportToShareableHandle"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, MemExportToShareableHandle, handle.bytes.data(), retained.raw(),
+                                    drivers::CU_MEM_HANDLE_TYPE_FABRIC, 0));
   return Handle(handle);
 }
 

@@ -22,14 +22,14 @@ Status Forked() {
 Result<Gpu> Look(drivers::Cuda& cuda, int ordinal) {
   Gpu gpu;
   gpu.ordinal = ordinal;
-  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.DeviceGet(&gpu.handle, ordinal), "cuDeviceGet"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, DeviceGet, &gpu.handle, ordinal));
   drivers::CUuuid uuid{};
-  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.DeviceGetUuid(&uuid, gpu.handle), "cuDeviceGetUuid"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, DeviceGetUuid, &uuid, gpu.handle));
   static_assert(sizeof uuid == sizeof gpu.uuid);
   std::memcpy(gpu.uuid.data(), &uuid, sizeof uuid);
   std::array<char, 256> name{};
-  WC_RETURN_IF_ERROR(DriverStatus(
-      cuda, cuda.DeviceGetName(name.data(), static_cast<int>(name.size()), gpu.handle), "cuDeviceGetName"));
+  WC_RETURN_IF_ERROR(
+      WC_CALL_DRIVER(cuda, DeviceGetName, name.data(), static_cast<int>(name.size()), gpu.handle));
   gpu.name = name.data();
   return gpu;
 }
@@ -63,7 +63,7 @@ ContextScope::ContextScope(const Context& context)
     return;
   }
   drivers::Cuda& cuda = context.cuda();
-  status_ = DriverStatus(cuda, cuda.CtxPushCurrent(context.raw()), "cuCtxPushCurrent");
+  status_ = WC_CALL_DRIVER(cuda, CtxPushCurrent, context.raw());
   if (!status_.ok()) return;
   mode_ = drivers::CU_STREAM_CAPTURE_MODE_RELAXED;
   cuda.ThreadExchangeStreamCaptureMode(&mode_);
@@ -90,9 +90,9 @@ Result<std::shared_ptr<Gpus>> Gpus::Open(const Settings& settings, drivers::Cuda
 
 Result<std::shared_ptr<Gpus>> Gpus::Create(std::shared_ptr<drivers::Cuda> cuda) {
   CountForks();
-  WC_RETURN_IF_ERROR(DriverStatus(*cuda, cuda->Init(0), "cuInit"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(*cuda, Init, 0));
   int count = 0;
-  WC_RETURN_IF_ERROR(DriverStatus(*cuda, cuda->DeviceGetCount(&count), "cuDeviceGetCount"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(*cuda, DeviceGetCount, &count));
   if (count == 0)
     return Status(Code::kUnavailable,
                   "the CUDA driver shows this process no device; check CUDA_VISIBLE_DEVICES and nvidia-smi");
@@ -122,8 +122,7 @@ Result<std::shared_ptr<const Context>> Gpus::Retain(int ordinal) const {
   const Gpu& gpu = gpus_[static_cast<size_t>(ordinal)];
   unsigned int flags = 0;
   int active = 0;
-  WC_RETURN_IF_ERROR(DriverStatus(*cuda_, cuda_->DevicePrimaryCtxGetState(gpu.handle, &flags, &active),
-                                  "cuDevicePrimaryCtxGetState"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(*cuda_, DevicePrimaryCtxGetState, gpu.handle, &flags, &active));
   if (active == 0) {
     return Status(
         Code::kUnavailable,
@@ -131,8 +130,7 @@ Result<std::shared_ptr<const Context>> Gpus::Retain(int ordinal) const {
                "torch.cuda.init() and a tensor there"));
   }
   drivers::CUcontext raw{};
-  WC_RETURN_IF_ERROR(
-      DriverStatus(*cuda_, cuda_->DevicePrimaryCtxRetain(&raw, gpu.handle), "cuDevicePrimaryCtxRetain"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(*cuda_, DevicePrimaryCtxRetain, &raw, gpu.handle));
   return std::shared_ptr<const Context>(std::make_shared<Context>(cuda_, gpu, raw));
 }
 

@@ -32,4 +32,8 @@ class Health {
   Status failure_;  ///< Written once, before lost_.
 };
 
+/// As WC_CALL_DRIVER, by Health::Check.
+#define WC_CHECK_DRIVER(health, method, ...) \
+  (health).Check((health).context().cuda().method(__VA_ARGS__), "cu" #method)
+
 }  // namespace weightcast::device

@@ -45,8 +45,7 @@ Status Kernels::LoadModule() {
   WC_RETURN_IF_ERROR(scope.status());
   WC_ASSIGN_OR_RETURN(const std::string_view text, TextFor(*context_));
   drivers::Cuda& cuda = context_->cuda();
-  return DriverStatus(cuda, cuda.ModuleLoadDataEx(&module_, text.data(), 0, nullptr, nullptr),
-                      "cuModuleLoadDataEx");
+  return WC_CALL_DRIVER(cuda, ModuleLoadDataEx, &module_, text.data(), 0, nullptr, nullptr);
 }
 
 Kernels::~Kernels() {
@@ -95,10 +94,9 @@ Status Kernels::Digest(std::span<const kernels::DigestParameters> boxes,
 Status Kernels::OpenSums(Lane& lane) {
   constexpr size_t kBytes = kMostSums * sizeof(kernels::DigestSums);
   drivers::Cuda& cuda = context_->cuda();
-  if (lane.sums == 0) WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.MemAlloc(&lane.sums, kBytes), "cuMemAlloc"));
+  if (lane.sums == 0) WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, MemAlloc, &lane.sums, kBytes));
   if (lane.landed != nullptr) return Status::Ok();
-  return DriverStatus(cuda, cuda.MemHostAlloc(&lane.landed, kBytes, drivers::CU_MEMHOSTALLOC_PORTABLE),
-                      "cuMemHostAlloc");
+  return WC_CALL_DRIVER(cuda, MemHostAlloc, &lane.landed, kBytes, drivers::CU_MEMHOSTALLOC_PORTABLE);
 }
 
 /// `sums` has them only once all are over.
@@ -106,14 +104,12 @@ Status Kernels::DigestBatch(const Lane& lane, std::span<const kernels::DigestPar
                             std::span<kernels::DigestSums> sums) {
   static trace::Counter& runs = trace::CounterNamed("gpu.kernels");
   drivers::Cuda& cuda = context_->cuda();
-  Status begun =
-      DriverStatus(cuda, cuda.MemsetD8Async(lane.sums, 0, sums.size_bytes(), lane.stream), "cuMemsetD8Async");
+  Status begun = WC_CALL_DRIVER(cuda, MemsetD8Async, lane.sums, 0, sums.size_bytes(), lane.stream);
   for (size_t i = 0; i < boxes.size() && begun.ok(); ++i)
     begun = Begin(DigestLaunch(boxes[i], lane.sums + i * sizeof(kernels::DigestSums)), lane.stream);
   const auto landed = reinterpret_cast<drivers::CUdeviceptr>(lane.landed);
   if (begun.ok())
-    begun = DriverStatus(cuda, cuda.MemcpyAsync(landed, lane.sums, sums.size_bytes(), lane.stream),
-                         "cuMemcpyAsync");
+    begun = WC_CALL_DRIVER(cuda, MemcpyAsync, landed, lane.sums, sums.size_bytes(), lane.stream);
   // Also after a failure: what was begun still runs.
   const Status over = Await(lane);
   runs.Add(boxes.size());
@@ -133,15 +129,13 @@ Result<Kernels::Lane> Kernels::TakeLane() {
   drivers::Cuda& cuda = context_->cuda();
   int least = 0;
   int greatest = 0;  // The engine waits for it: before the user's kernels, which are long.
-  WC_RETURN_IF_ERROR(
-      DriverStatus(cuda, cuda.CtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, CtxGetStreamPriorityRange, &least, &greatest));
   Lane lane;
-  WC_RETURN_IF_ERROR(DriverStatus(
-      cuda, cuda.StreamCreateWithPriority(&lane.stream, drivers::CU_STREAM_NON_BLOCKING, greatest),
-      "cuStreamCreateWithPriority"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, StreamCreateWithPriority, &lane.stream,
+                                    drivers::CU_STREAM_NON_BLOCKING, greatest));
   // The waiting thread sleeps.
   constexpr unsigned int kFlags = drivers::CU_EVENT_DISABLE_TIMING | drivers::CU_EVENT_BLOCKING_SYNC;
-  const Status made = DriverStatus(cuda, cuda.EventCreate(&lane.event, kFlags), "cuEventCreate");
+  const Status made = WC_CALL_DRIVER(cuda, EventCreate, &lane.event, kFlags);
   if (made.ok()) return lane;
   cuda.StreamDestroy(lane.stream);
   return made;
@@ -158,8 +152,7 @@ Result<drivers::CUfunction> Kernels::FunctionOf(const char* name) {
   if (found != functions_.end()) return found->second;
   drivers::Cuda& cuda = context_->cuda();
   drivers::CUfunction function{};
-  WC_RETURN_IF_ERROR(
-      DriverStatus(cuda, cuda.ModuleGetFunction(&function, module_, name), "cuModuleGetFunction"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, ModuleGetFunction, &function, module_, name));
   functions_.emplace(name, function);
   return function;
 }
@@ -169,15 +162,14 @@ Status Kernels::Begin(const Launch& launch, drivers::CUstream stream) {
   auto parameters = launch.parameters;
   void* at = std::visit([](auto& each) { return static_cast<void*>(&each); }, parameters);
   drivers::Cuda& cuda = context_->cuda();
-  return DriverStatus(
-      cuda, cuda.LaunchKernel(function, launch.blocks, 1, 1, launch.threads, 1, 1, 0, stream, &at, nullptr),
-      "cuLaunchKernel");
+  return WC_CALL_DRIVER(cuda, LaunchKernel, function, launch.blocks, 1, 1, launch.threads, 1, 1, 0, stream,
+                        &at, nullptr);
 }
 
 Status Kernels::Await(const Lane& lane) {
   drivers::Cuda& cuda = context_->cuda();
-  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.EventRecord(lane.event, lane.stream), "cuEventRecord"));
-  return DriverStatus(cuda, cuda.EventSynchronize(lane.event), "cuEventSynchronize");
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, EventRecord, lane.event, lane.stream));
+  return WC_CALL_DRIVER(cuda, EventSynchronize, lane.event);
 }
 
 Result<std::shared_ptr<Kernels>> KernelLoader::Get() {

@@ -30,20 +30,18 @@ void Mappings::Range::Own(std::byte* address, size_t length) {
 }
 
 Status Mappings::Range::OpenLegacy(const LegacyHandle& handle, size_t length) {
-  drivers::Cuda& cuda = health_->context().cuda();
   drivers::CUipcMemHandle raw{};
   std::memcpy(&raw, handle.bytes.data(), sizeof raw);
   CUdeviceptr opened = 0;
   WC_RETURN_IF_ERROR(
-      health_->Check(cuda.IpcOpenMemHandle(&opened, raw, drivers::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-                     "cuIpcOpenMemHandle"));
+      WC_CHECK_DRIVER(*health_, IpcOpenMemHandle, &opened, raw, drivers::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   address_ = reinterpret_cast<std::byte*>(opened);
   length_ = length;
   legacy_ = true;
   // A copy beyond the end would cost this process its context, so the peer's word is not enough.
   CUdeviceptr base = 0;
   size_t found = 0;
-  WC_RETURN_IF_ERROR(health_->Check(cuda.MemGetAddressRange(&base, &found, opened), "cuMemGetAddressRange"));
+  WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, MemGetAddressRange, &base, &found, opened));
   if (base + found >= opened + length) return Status::Ok();
   return {Code::kProtocol, StrCat("the peer described an allocation of ", length,
                                   " bytes, but its handle is of ", base + found - opened, " bytes")};
@@ -88,7 +86,7 @@ Result<drivers::CUmemGenericAllocationHandle> Mappings::Range::ImportHandle(cons
 Status Mappings::Range::MapBlock(const Handle& handle, size_t length) {
   drivers::Cuda& cuda = health_->context().cuda();
   WC_ASSIGN_OR_RETURN(const auto imported, ImportHandle(handle));
-  const Status mapped = health_->Check(cuda.MemMap(At(end_), length, 0, imported, 0), "cuMemMap");
+  const Status mapped = WC_CHECK_DRIVER(*health_, MemMap, At(end_), length, 0, imported, 0);
   cuda.MemRelease(imported);  // The mapping keeps the memory.
   if (!mapped.ok()) return mapped;
   mapped_.push_back(length);

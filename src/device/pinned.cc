@@ -27,14 +27,11 @@ PinnedRange::PinnedRange(std::shared_ptr<Worker> worker, std::byte* address)
 Result<std::unique_ptr<PinnedRange>> PinnedRange::Pin(std::shared_ptr<Worker> worker,
                                                       std::span<std::byte> bytes) {
   Health& health = *worker->health();
-  drivers::Cuda& cuda = health.context().cuda();
-  WC_RETURN_IF_ERROR(
-      health.Check(cuda.MemHostRegister(bytes.data(), bytes.size(), drivers::CU_MEMHOSTREGISTER_PORTABLE),
-                   "cuMemHostRegister"));
+  WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(health, MemHostRegister, bytes.data(), bytes.size(),
+                                     drivers::CU_MEMHOSTREGISTER_PORTABLE));
   std::unique_ptr<PinnedRange> range(new PinnedRange(std::move(worker), bytes.data()));
   drivers::CUdeviceptr seen = 0;
-  WC_RETURN_IF_ERROR(
-      health.Check(cuda.MemHostGetDevicePointer(&seen, bytes.data(), 0), "cuMemHostGetDevicePointer"));
+  WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(health, MemHostGetDevicePointer, &seen, bytes.data(), 0));
   if (seen == reinterpret_cast<drivers::CUdeviceptr>(bytes.data())) return range;
   return Status(Code::kUnavailable,
                 "the device sees pinned host memory at another address than this process; use a GPU with "

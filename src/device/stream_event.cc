@@ -48,7 +48,7 @@ constexpr Duration kGlance = std::chrono::milliseconds(100);
 
 Status CheckNotCaptured(drivers::Cuda& cuda, drivers::CUstream stream) {
   drivers::CUstreamCaptureStatus capture{};
-  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.StreamIsCapturing(stream, &capture), "cuStreamIsCapturing"));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, StreamIsCapturing, stream, &capture));
   if (capture == drivers::CU_STREAM_CAPTURE_STATUS_NONE) return Status::Ok();
   return {Code::kInvalidArgument,
           "the stream is being captured into a CUDA graph, where weightcast cannot wait for it; make this "
@@ -57,9 +57,8 @@ Status CheckNotCaptured(drivers::Cuda& cuda, drivers::CUstream stream) {
 
 Result<drivers::CUevent> RecordEvent(drivers::Cuda& cuda, drivers::CUstream stream) {
   drivers::CUevent event{};
-  WC_RETURN_IF_ERROR(
-      DriverStatus(cuda, cuda.EventCreate(&event, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
-  const Status recorded = DriverStatus(cuda, cuda.EventRecord(event, stream), "cuEventRecord");
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, EventCreate, &event, drivers::CU_EVENT_DISABLE_TIMING));
+  const Status recorded = WC_CALL_DRIVER(cuda, EventRecord, event, stream);
   if (recorded.ok()) return event;
   cuda.EventDestroy(event);
   return recorded;

@@ -117,7 +117,7 @@ Status Trials::Core::Begin(Job& job) {
   WC_RETURN_IF_ERROR(Open());
   const Status begun = job.begin();
   // What was left before a call failed is waited for all the same: the next trial uses the same memory.
-  WC_RETURN_IF_ERROR(health_->Check(cuda().EventRecord(event_, stream_), "cuEventRecord"));
+  WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, EventRecord, event_, stream_));
   return begun;
 }
 
@@ -139,21 +139,17 @@ Status Trials::Core::Open() {
   if (health_->lost()) return health_->failure();
   int least = 0;
   int greatest = 0;
-  WC_RETURN_IF_ERROR(
-      health_->Check(cuda().CtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, CtxGetStreamPriorityRange, &least, &greatest));
   if (stream_ == drivers::CUstream{}) {
-    WC_RETURN_IF_ERROR(
-        health_->Check(cuda().StreamCreateWithPriority(&stream_, drivers::CU_STREAM_NON_BLOCKING, greatest),
-                       "cuStreamCreateWithPriority"));
+    WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, StreamCreateWithPriority, &stream_,
+                                       drivers::CU_STREAM_NON_BLOCKING, greatest));
   }
   if (event_ == drivers::CUevent{}) {
-    WC_RETURN_IF_ERROR(
-        health_->Check(cuda().EventCreate(&event_, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+    WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, EventCreate, &event_, drivers::CU_EVENT_DISABLE_TIMING));
   }
   if (pinned_ == nullptr) {
-    WC_RETURN_IF_ERROR(
-        health_->Check(cuda().MemHostAlloc(&pinned_, TrialCell::kBytes, drivers::CU_MEMHOSTALLOC_PORTABLE),
-                       "cuMemHostAlloc"));
+    WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, MemHostAlloc, &pinned_, TrialCell::kBytes,
+                                       drivers::CU_MEMHOSTALLOC_PORTABLE));
   }
   WC_ASSIGN_OR_RETURN(scratch_, Buffer::Allocate(health_->shared_context(), TrialCell::kBytes));
   open_ = true;
@@ -171,11 +167,11 @@ void Trials::Core::Close() {
 }
 
 Status Trials::Core::Copy(const std::byte* to, const std::byte* from, size_t length) {
-  return health_->Check(cuda().MemcpyAsync(Number(to), Number(from), length, stream_), "cuMemcpyAsync");
+  return WC_CHECK_DRIVER(*health_, MemcpyAsync, Number(to), Number(from), length, stream_);
 }
 
 Status Trials::Core::Wipe(const std::byte* at, size_t length) {
-  return health_->Check(cuda().MemsetD8Async(Number(at), 0, length, stream_), "cuMemsetD8Async");
+  return WC_CHECK_DRIVER(*health_, MemsetD8Async, Number(at), 0, length, stream_);
 }
 
 Status Trials::Core::NewCell(std::unique_ptr<TrialCell>& cell) {

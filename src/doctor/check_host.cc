@@ -22,22 +22,18 @@ void CheckName(const Facts& facts, Findings& findings) {
   const std::string& name = facts.host.name;
   const std::string interface = MainInterface(facts);
   if (facts.missed.contains("names")) return;
-  if (interface.empty()) {
-    findings.NotApplicable(
+  if (interface.empty())
+    return findings.NotApplicable(
         {.check = "name", .text = "No interface reaches other hosts, so the name is of no matter."});
-    return;
-  }
   const std::string evidence =
       StrCat("getaddrinfo(", name,
              "): ", facts.names.error.empty() ? Join(facts.names.addresses) : facts.names.error);
   const bool only_loopback = std::ranges::all_of(facts.names.addresses, IsLoopback);
   const std::string chosen = Variable(facts, "GLOO_SOCKET_IFNAME");
-  if (!only_loopback || (!chosen.empty() && !facts.names.addresses.empty())) {
-    findings.Ok({.check = "name",
-                 .text = StrCat("Host name ", name, " resolves to ", Join(facts.names.addresses), "."),
-                 .evidence = evidence});
-    return;
-  }
+  if (!only_loopback || (!chosen.empty() && !facts.names.addresses.empty()))
+    return findings.Ok({.check = "name",
+                        .text = StrCat("Host name ", name, " resolves to ", Join(facts.names.addresses), "."),
+                        .evidence = evidence});
   const std::string text =
       facts.names.addresses.empty()
           ? StrCat("Host name ", name,
@@ -59,13 +55,11 @@ void CheckInterfaces(const Facts& facts, Findings& findings) {
     usable.push_back(
         StrCat(one.name, " (", Join(one.addresses), one.mtu < 0 ? "" : StrCat(", MTU ", one.mtu), ")"));
   }
-  if (usable.empty()) {
-    findings.NotApplicable(
+  if (usable.empty())
+    return findings.NotApplicable(
         {.check = "interfaces",
          .text = "No interface but loopback is up with an address: jobs stay on this host.",
          .evidence = "/sys/class/net, getifaddrs"});
-    return;
-  }
   findings.Ok({.check = "interfaces",
                .text = StrCat("Up with an address: ", Join(usable), "."),
                .evidence = "/sys/class/net, getifaddrs"});
@@ -134,11 +128,9 @@ void CheckBind(const Facts& facts, Findings& findings) {
   const bool own = std::ranges::any_of(facts.host.interfaces, [&](const Interface& one) {
     return std::ranges::find(one.addresses, bind) != one.addresses.end();
   });
-  if (own) {
-    findings.Ok(
+  if (own)
+    return findings.Ok(
         {.check = "bind", .text = StrCat("The setting bind, ", bind, ", is an address of this host.")});
-    return;
-  }
   findings.Fail(
       {.check = "bind",
        .subject = bind,
@@ -150,21 +142,17 @@ void CheckBind(const Facts& facts, Findings& findings) {
 void CheckRoute(const Facts& facts, Findings& findings) {
   const RouteFacts& route = facts.route;
   if (facts.missed.contains("route")) return;
-  if (route.target.empty()) {
-    findings.NotApplicable(
+  if (route.target.empty())
+    return findings.NotApplicable(
         {.check = "route", .text = "No --controller was given, so no route was looked for."});
-    return;
-  }
-  if (!route.error.empty()) {
-    findings.Fail({.check = "route",
-                   .subject = route.target,
-                   .text = StrCat("There is no route to the controller ", route.target,
-                                  ". Its subnet is none of this host's, and no gateway leads there."),
-                   .evidence = route.error,
-                   .remedy = "ip route; ip -brief address; getent hosts " +
-                             route.target.substr(0, route.target.rfind(':'))});
-    return;
-  }
+  if (!route.error.empty())
+    return findings.Fail({.check = "route",
+                          .subject = route.target,
+                          .text = StrCat("There is no route to the controller ", route.target,
+                                         ". Its subnet is none of this host's, and no gateway leads there."),
+                          .evidence = route.error,
+                          .remedy = "ip route; ip -brief address; getent hosts " +
+                                    route.target.substr(0, route.target.rfind(':'))});
   findings.Ok({.check = "route",
                .subject = route.target,
                .text = StrCat("The controller is reached from ", route.source,
@@ -176,19 +164,15 @@ void CheckClock(const Facts& facts, Findings& findings) {
   const ClockFacts& clock = facts.clock;
   if (facts.missed.contains("clock")) return;
   const std::string kernel = clock.synchronised ? "adjtimex: synchronised" : "adjtimex: not synchronised";
-  if (clock.reference.empty()) {
-    findings.NotApplicable({.check = "clock",
-                            .text = "No --clock was given, so the clock was not compared.",
-                            .evidence = kernel});
-    return;
-  }
-  if (!clock.error.empty()) {
-    findings.NotApplicable({.check = "clock",
-                            .subject = clock.reference,
-                            .text = StrCat("The clock could not be compared: ", clock.error, "."),
-                            .evidence = kernel});
-    return;
-  }
+  if (clock.reference.empty())
+    return findings.NotApplicable({.check = "clock",
+                                   .text = "No --clock was given, so the clock was not compared.",
+                                   .evidence = kernel});
+  if (!clock.error.empty())
+    return findings.NotApplicable({.check = "clock",
+                                   .subject = clock.reference,
+                                   .text = StrCat("The clock could not be compared: ", clock.error, "."),
+                                   .evidence = kernel});
   const double off = std::abs(clock.ahead_seconds);
   Finding finding{
       .check = "clock",
@@ -198,8 +182,7 @@ void CheckClock(const Facts& facts, Findings& findings) {
       .evidence = StrCat("Date of http://", clock.reference, "; ", kernel)};
   if (off <= kClockWarn) {
     finding.text = StrCat("This clock agrees with that of ", clock.reference, " within ", kClockWarn, " s.");
-    findings.Ok(finding);
-    return;
+    return findings.Ok(finding);
   }
   finding.remedy = "timedatectl set-ntp true; timedatectl timesync-status  # or: chronyc makestep";
   findings.Add(off > kClockFail ? Level::kFail : Level::kWarn, finding);
@@ -207,8 +190,7 @@ void CheckClock(const Facts& facts, Findings& findings) {
 
 }  // namespace
 
-std::vector<Finding> CheckHost(const Facts& facts) {
-  Findings findings("host");
+void CheckHost(const Facts& facts, Findings& findings) {
   if (!facts.missed.contains("host")) {
     CheckName(facts, findings);
     CheckInterfaces(facts, findings);
@@ -221,7 +203,6 @@ std::vector<Finding> CheckHost(const Facts& facts) {
   CheckNamedDevices(facts, "WEIGHTCAST_NICS", Setting(facts, "nics"), findings);
   CheckRoute(facts, findings);
   CheckClock(facts, findings);
-  return findings.Take();
 }
 
 }  // namespace weightcast::doctor

@@ -30,10 +30,7 @@ void CheckDescriptors(const Facts& facts, Findings& findings) {
       .check = "descriptors",
       .text = StrCat("A process may open ", limit == kNoLimit ? "any number of" : StrCat(limit), " files."),
       .evidence = "getrlimit(RLIMIT_NOFILE), after the soft limit was raised to the hard one"};
-  if (limit >= kUsualDescriptors) {
-    findings.Ok(finding);
-    return;
-  }
+  if (limit >= kUsualDescriptors) return findings.Ok(finding);
   finding.text =
       StrCat("A process may open only ", limit, " files. NCCL, torch and weightcast use some for each peer.");
   finding.remedy =
@@ -72,10 +69,7 @@ void CheckShm(const Facts& facts, Findings& findings) {
   Finding finding{.check = "shm",
                   .text = StrCat("/dev/shm holds ", BytesText(size), "."),
                   .evidence = "statvfs(/dev/shm)"};
-  if (size >= kLittleShm) {
-    findings.Ok(finding);
-    return;
-  }
+  if (size >= kLittleShm) return findings.Ok(finding);
   finding.text = size <= 0 ? "There is no /dev/shm. NCCL and torch need it; weightcast does not."
                            : StrCat("/dev/shm holds only ", BytesText(size),
                                     ". NCCL and torch need more; weightcast does not use it.");
@@ -87,12 +81,10 @@ void CheckShm(const Facts& facts, Findings& findings) {
 void CheckGroup(const Facts& facts, Findings& findings) {
   const LimitFacts& limits = facts.limits;
   const int64_t most = limits.cgroup_memory_bytes;
-  if (most == kUnknown && limits.cgroup_processes == kUnknown) {
-    findings.NotApplicable({.check = "cgroup",
-                            .text = "No limits of a control group can be read.",
-                            .evidence = "/proc/self/cgroup, /sys/fs/cgroup"});
-    return;
-  }
+  if (most == kUnknown && limits.cgroup_processes == kUnknown)
+    return findings.NotApplicable({.check = "cgroup",
+                                   .text = "No limits of a control group can be read.",
+                                   .evidence = "/proc/self/cgroup, /sys/fs/cgroup"});
   const bool limited = most != kUnknown && most != kNoLimit;
   const std::string evidence =
       StrCat("control group ", limits.cgroup.empty() ? "/" : limits.cgroup, ": memory ", BytesText(most),
@@ -166,16 +158,13 @@ void CheckCapabilities(const Facts& facts, Findings& findings) {
 
 }  // namespace
 
-std::vector<Finding> CheckLimits(const Facts& facts) {
-  Findings findings("limits");
-  if (facts.missed.contains("limits")) return findings.Take();
+void CheckLimits(const Facts& facts, Findings& findings) {
   CheckDescriptors(facts, findings);
   CheckMemlock(facts, findings);
   CheckShm(facts, findings);
   CheckGroup(facts, findings);
   CheckPtrace(facts, findings);
   CheckCapabilities(facts, findings);
-  return findings.Take();
 }
 
 }  // namespace weightcast::doctor

@@ -74,10 +74,7 @@ void CheckGpuMemory(const Facts& facts, Findings& findings) {
                                   : "NICs reach GPU memory as dma-buf, if the GPU driver exports it.",
                   .evidence = StrCat("kernel ", facts.host.kernel, "; nvidia_peermem ",
                                      peermem ? "loaded" : "not loaded")};
-  if (peermem || KernelIsAtLeast(facts, 5, 12)) {
-    findings.Ok(finding);
-    return;
-  }
+  if (peermem || KernelIsAtLeast(facts, 5, 12)) return findings.Ok(finding);
   finding.text = "NICs cannot reach GPU memory: dma-buf needs kernel 5.12, and nvidia_peermem is not loaded.";
   finding.remedy = "modprobe nvidia_peermem";
   findings.Warn(finding);
@@ -89,14 +86,12 @@ std::string LanesText(int64_t lanes, double speed) {
 
 void CheckLink(const PciDevice& device, Findings& findings) {
   const std::string subject = StrCat(device.name, " ", device.address);
-  if (device.width == kUnknown || device.max_width == kUnknown) {
-    findings.NotApplicable(
+  if (device.width == kUnknown || device.max_width == kUnknown)
+    return findings.NotApplicable(
         {.check = "link",
          .subject = subject,
          .text = "The PCIe width is not shown here.",
          .evidence = StrCat("/sys/bus/pci/devices/", device.address, "/current_link_width")});
-    return;
-  }
   const int64_t slot = device.slot_width == kUnknown ? device.max_width : device.slot_width;
   const int64_t possible = std::min(device.max_width, slot);
   double speed = device.max_speed;
@@ -126,12 +121,10 @@ void CheckLink(const PciDevice& device, Findings& findings) {
 }
 
 void CheckIsolation(const Facts& facts, Findings& findings) {
-  if (!HasKind(facts, "GPU") || !HasKind(facts, "NIC")) {
-    findings.NotApplicable(
+  if (!HasKind(facts, "GPU") || !HasKind(facts, "NIC"))
+    return findings.NotApplicable(
         {.check = "acs",
          .text = "ACS and IOMMU matter between GPUs and NICs, and one of the two is missing."});
-    return;
-  }
   bool readable = true;
   bool translated = false;
   std::vector<std::string> bridges;
@@ -182,20 +175,16 @@ void CheckGpuDriver(const Facts& facts, const PciDevice& gpu, Findings& findings
   const std::string subject = StrCat(gpu.name, " ", gpu.address);
   const std::string evidence =
       StrCat("/sys/bus/pci/devices/", gpu.address, "/driver: ", gpu.driver.empty() ? "none" : gpu.driver);
-  if (gpu.driver == "nvidia" || gpu.driver == "amdgpu" || gpu.driver == "i915" || gpu.driver == "xe") {
-    findings.Ok({.check = "driver",
-                 .subject = subject,
-                 .text = StrCat("Driver ", gpu.driver, "."),
-                 .evidence = evidence});
-    return;
-  }
-  if (gpu.driver.empty() && !facts.host.container.empty()) {
-    findings.NotApplicable({.check = "driver",
-                            .subject = subject,
-                            .text = "The container does not show the driver of this GPU.",
-                            .evidence = evidence});
-    return;
-  }
+  if (gpu.driver == "nvidia" || gpu.driver == "amdgpu" || gpu.driver == "i915" || gpu.driver == "xe")
+    return findings.Ok({.check = "driver",
+                        .subject = subject,
+                        .text = StrCat("Driver ", gpu.driver, "."),
+                        .evidence = evidence});
+  if (gpu.driver.empty() && !facts.host.container.empty())
+    return findings.NotApplicable({.check = "driver",
+                                   .subject = subject,
+                                   .text = "The container does not show the driver of this GPU.",
+                                   .evidence = evidence});
   findings.Warn({.check = "driver",
                  .subject = subject,
                  .text = gpu.driver.empty()
@@ -270,13 +259,10 @@ void CheckCuda(const Facts& facts, Findings& findings) {
 
 }  // namespace
 
-std::vector<Finding> CheckModules(const Facts& facts) {
-  Findings findings("modules");
-  if (!facts.modules.readable || facts.missed.contains("pcie")) {
-    findings.NotApplicable(
+void CheckModules(const Facts& facts, Findings& findings) {
+  if (!facts.modules.readable || facts.missed.contains("pcie"))
+    return findings.NotApplicable(
         {.check = "modules", .text = "The kernel's modules cannot be read.", .evidence = "/sys/module"});
-    return findings.Take();
-  }
   const bool missing = CheckHalves(facts, findings);
   CheckGpuMemory(facts, findings);
   if (facts.rdma.devices.empty()) {
@@ -294,20 +280,14 @@ std::vector<Finding> CheckModules(const Facts& facts) {
                  .text = StrCat("Loaded: ", Join(facts.modules.loaded), "."),
                  .evidence = "/sys/module"});
   }
-  return findings.Take();
 }
 
-std::vector<Finding> CheckPcie(const Facts& facts) {
-  Findings findings("pcie");
-  if (facts.missed.contains("pcie")) return findings.Take();
+void CheckPcie(const Facts& facts, Findings& findings) {
   for (const PciDevice& device : facts.pcie.devices) CheckLink(device, findings);
   CheckIsolation(facts, findings);
-  return findings.Take();
 }
 
-std::vector<Finding> CheckNuma(const Facts& facts) {
-  Findings findings("numa");
-  if (facts.missed.contains("pcie")) return findings.Take();
+void CheckNuma(const Facts& facts, Findings& findings) {
   for (const PciDevice& gpu : facts.pcie.devices) {
     if (gpu.kind != "GPU" || gpu.nearest_nics.empty()) continue;
     const std::string subject = StrCat(gpu.name, " ", gpu.address);
@@ -330,24 +310,18 @@ std::vector<Finding> CheckNuma(const Facts& facts) {
       findings.Ok(finding);
     }
   }
-  std::vector<Finding> all = findings.Take();
-  if (!all.empty()) return all;
-  findings.NotApplicable(
-      {.check = "nearest_nic",
-       .text = StrCat("No GPU with an RDMA NIC; ", std::max<int64_t>(facts.pcie.nodes, 1), " NUMA nodes."),
-       .evidence = "/sys/devices/system/node"});
-  return findings.Take();
+  if (findings.empty())
+    findings.NotApplicable(
+        {.check = "nearest_nic",
+         .text = StrCat("No GPU with an RDMA NIC; ", std::max<int64_t>(facts.pcie.nodes, 1), " NUMA nodes."),
+         .evidence = "/sys/devices/system/node"});
 }
 
-std::vector<Finding> CheckCpu(const Facts& facts) {
-  Findings findings("cpu");
-  if (facts.missed.contains("cpu")) return findings.Take();
-  if (facts.cpu.governors.empty()) {
-    findings.NotApplicable({.check = "governor",
-                            .text = "The kernel does not control the processors' clock here.",
-                            .evidence = "/sys/devices/system/cpu/cpu0/cpufreq"});
-    return findings.Take();
-  }
+void CheckCpu(const Facts& facts, Findings& findings) {
+  if (facts.cpu.governors.empty())
+    return findings.NotApplicable({.check = "governor",
+                                   .text = "The kernel does not control the processors' clock here.",
+                                   .evidence = "/sys/devices/system/cpu/cpu0/cpufreq"});
   std::string evidence = StrCat("scaling_driver ", facts.cpu.driver, "; CPUs by governor: ");
   for (const auto& [governor, count] : facts.cpu.governors) evidence += StrCat(governor, " ", count, " ");
   evidence.pop_back();
@@ -364,19 +338,15 @@ std::vector<Finding> CheckCpu(const Facts& facts) {
                  .text = StrCat("Governor ", facts.cpu.governors.begin()->first, "."),
                  .evidence = evidence});
   }
-  return findings.Take();
 }
 
-std::vector<Finding> CheckGpu(const Facts& facts) {
-  Findings findings("gpu");
+void CheckGpu(const Facts& facts, Findings& findings) {
   for (const PciDevice& device : facts.pcie.devices) {
     if (device.kind == "GPU") CheckGpuDriver(facts, device, findings);
   }
   CheckCuda(facts, findings);
-  std::vector<Finding> all = findings.Take();
-  if (!all.empty()) return all;
-  findings.NotApplicable({.check = "driver", .text = "No GPU.", .evidence = "/sys/bus/pci/devices"});
-  return findings.Take();
+  if (findings.empty())
+    findings.NotApplicable({.check = "driver", .text = "No GPU.", .evidence = "/sys/bus/pci/devices"});
 }
 
 }  // namespace weightcast::doctor

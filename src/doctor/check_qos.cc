@@ -3,8 +3,7 @@
 
 namespace weightcast::doctor {
 
-std::vector<Finding> CheckQos(const Facts& facts) {
-  Findings findings("qos");
+void CheckQos(const Facts& facts, Findings& findings) {
   const int64_t traffic_class = TrafficClass(facts).value_or(0);
   const int64_t priority =
       traffic_class >> 5;  // The DSCP is the upper six bits, the usual priority its upper three.
@@ -49,8 +48,7 @@ std::vector<Finding> CheckQos(const Facts& facts) {
     }
   }
   if (facts.qos.ports.empty() && !facts.missed.contains("qos"))
-    findings.NotApplicable({.check = "congestion", .text = "No RDMA over Ethernet."});
-  return findings.Take();
+    return findings.NotApplicable({.check = "congestion", .text = "No RDMA over Ethernet."});
 }
 
 }  // namespace weightcast::doctor

@@ -94,12 +94,10 @@ void CheckDevices(const Facts& facts, Findings& findings) {
 /// device that a setting names is for CheckHost.
 void CheckNoDevice(const Facts& facts, Findings& findings) {
   const std::string transport = Setting(facts, "transport");
-  if (transport.empty() || !MayUse(facts, "verbs")) {
-    findings.NotApplicable({.check = "device",
-                            .text = "No RDMA device. Transfers use shared memory and TCP.",
-                            .evidence = "/sys/class/infiniband"});
-    return;
-  }
+  if (transport.empty() || !MayUse(facts, "verbs"))
+    return findings.NotApplicable({.check = "device",
+                                   .text = "No RDMA device. Transfers use shared memory and TCP.",
+                                   .evidence = "/sys/class/infiniband"});
   findings.Fail({.check = "device",
                  .text = StrCat("No RDMA device, and the setting transport asks for one: ", transport,
                                 ". The module that makes it is not loaded, or there is no NIC."),
@@ -151,16 +149,14 @@ void CheckGid(const Facts& facts, const RdmaPort& port, Findings& findings) {
   const GidEntry* const best = BestGid(port);
   const std::string interface = port.interface.empty() ? "ITS_INTERFACE" : port.interface;
   const std::string evidence = StrCat(FolderOf(port), "/gids: ", port.gids.size(), " entries");
-  if (best == nullptr) {
-    findings.Fail(
+  if (best == nullptr)
+    return findings.Fail(
         {.check = "gid",
          .subject = port.name,
          .text = "The port has no RoCE v2 GID, so no packet can be routed. Its interface has no IP address, "
                  "or the driver makes RoCE v1 only.",
          .evidence = StrCat(evidence, ", none of type RoCE v2"),
          .remedy = StrCat("ip link set ", interface, " up; ip address add ADDRESS/PREFIX dev ", interface)});
-    return;
-  }
   Finding finding{.check = "gid",
                   .subject = port.name,
                   .text = StrCat("RoCE v2 at index ", best->index, "."),
@@ -202,21 +198,16 @@ void CheckMtu(const Facts& facts, const RdmaPort& port, Findings& findings) {
     evidence = "MTU of the interface less 96 bytes of headers";
   }
   if (port.interface_mtu > 0) evidence += StrCat("; ", port.interface, " has MTU ", port.interface_mtu);
-  if (active == kUnknown) {
-    findings.NotApplicable({.check = "mtu",
-                            .subject = port.name,
-                            .text = "The active MTU is not known: only the driver tells it.",
-                            .evidence = "the device was not opened"});
-    return;
-  }
+  if (active == kUnknown)
+    return findings.NotApplicable({.check = "mtu",
+                                   .subject = port.name,
+                                   .text = "The active MTU is not known: only the driver tells it.",
+                                   .evidence = "the device was not opened"});
   Finding finding{.check = "mtu",
                   .subject = port.name,
                   .text = StrCat("MTU ", active, " of ", most, " possible."),
                   .evidence = evidence};
-  if (active >= most) {
-    findings.Ok(finding);
-    return;
-  }
+  if (active >= most) return findings.Ok(finding);
   finding.text =
       StrCat("MTU ", active, " is active, and ", most, " is possible. Small packets cost bandwidth.");
   finding.remedy = IsEthernet(port)
@@ -239,43 +230,33 @@ std::string BoardOf(const Facts& facts, const RdmaPort& port) {
 void CheckRate(const Facts& facts, const RdmaPort& port, Findings& findings) {
   const std::string remedy =
       StrCat("mlxlink -d ", port.device, "  # width, speed and errors of cable and switch port");
-  if (!IsEthernet(port) && port.rate.find("(1X") != std::string::npos) {
-    findings.Warn({.check = "width",
-                   .subject = port.name,
-                   .text = StrCat("The link runs on one lane of its cable: ", port.rate, "."),
-                   .evidence = StrCat(FolderOf(port), "/rate: ", port.rate),
-                   .remedy = remedy});
-    return;
-  }
+  if (!IsEthernet(port) && port.rate.find("(1X") != std::string::npos)
+    return findings.Warn({.check = "width",
+                          .subject = port.name,
+                          .text = StrCat("The link runs on one lane of its cable: ", port.rate, "."),
+                          .evidence = StrCat(FolderOf(port), "/rate: ", port.rate),
+                          .remedy = remedy});
   for (const RdmaPort& other : facts.rdma.ports) {
     if (other.state != "ACTIVE" || BoardOf(facts, port).empty() ||
         BoardOf(facts, other) != BoardOf(facts, port) || GbitOf(other) <= GbitOf(port))
       continue;
-    findings.Warn({.check = "rate",
-                   .subject = port.name,
-                   .text = StrCat("The link runs at ", port.rate, ", and that of ", other.name,
-                                  ", the same product, at ", other.rate, "."),
-                   .evidence = StrCat(FolderOf(port), "/rate"),
-                   .remedy = remedy});
-    return;
+    return findings.Warn({.check = "rate",
+                          .subject = port.name,
+                          .text = StrCat("The link runs at ", port.rate, ", and that of ", other.name,
+                                         ", the same product, at ", other.rate, "."),
+                          .evidence = StrCat(FolderOf(port), "/rate"),
+                          .remedy = remedy});
   }
 }
 
 }  // namespace
 
-std::vector<Finding> CheckRdma(const Facts& facts) {
-  Findings findings("rdma");
-  if (facts.missed.contains("rdma")) return findings.Take();
-  if (facts.rdma.devices.empty()) {
-    CheckNoDevice(facts, findings);
-    return findings.Take();
-  }
-  if (!MayUse(facts, "verbs")) {
-    findings.NotApplicable({.check = "device",
-                            .text = "The setting transport leaves RDMA out.",
-                            .evidence = StrCat("transport=", Setting(facts, "transport"))});
-    return findings.Take();
-  }
+void CheckRdma(const Facts& facts, Findings& findings) {
+  if (facts.rdma.devices.empty()) return CheckNoDevice(facts, findings);
+  if (!MayUse(facts, "verbs"))
+    return findings.NotApplicable({.check = "device",
+                                   .text = "The setting transport leaves RDMA out.",
+                                   .evidence = StrCat("transport=", Setting(facts, "transport"))});
   CheckDevices(facts, findings);
   for (const RdmaPort& port : facts.rdma.ports) {
     if (!IsWanted(facts, port)) {
@@ -290,7 +271,6 @@ std::vector<Finding> CheckRdma(const Facts& facts) {
     CheckMtu(facts, port, findings);
     CheckRate(facts, port, findings);
   }
-  return findings.Take();
 }
 
 }  // namespace weightcast::doctor

@@ -91,12 +91,24 @@ std::string GroupOf(std::string_view probe) {
 }  // namespace
 
 std::vector<Finding> CheckAll(const Facts& facts) {
-  static constexpr std::array kChecks = {CheckHost, CheckLimits, CheckModules, CheckRdma, CheckQos,
-                                         CheckPcie, CheckNuma,   CheckCpu,     CheckGpu};
-  std::vector<Finding> all;
-  for (const auto check : kChecks) {
-    for (Finding& finding : check(facts)) all.push_back(std::move(finding));
+  struct Group {
+    const char* name;
+    const char* probe;  ///< Without it there is nothing to check.
+    void (*check)(const Facts&, Findings&);
+  };
+  static constexpr std::array kGroups = {
+      Group{"host", "", CheckHost},       Group{"limits", "limits", CheckLimits},
+      Group{"modules", "", CheckModules}, Group{"rdma", "rdma", CheckRdma},
+      Group{"qos", "", CheckQos},         Group{"pcie", "pcie", CheckPcie},
+      Group{"numa", "pcie", CheckNuma},   Group{"cpu", "cpu", CheckCpu},
+      Group{"gpu", "", CheckGpu}};
+  Findings findings("");
+  for (const Group& group : kGroups) {
+    if (facts.missed.contains(group.probe)) continue;
+    findings.Begin(group.name);
+    group.check(facts, findings);
   }
+  std::vector<Finding> all = findings.Take();
   for (const auto& [probe, reason] : facts.missed) {
     const bool resolver = probe == "names" || probe == "route";
     all.push_back(

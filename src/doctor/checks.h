@@ -11,16 +11,16 @@
 
 namespace weightcast::doctor {
 
-/// Pure functions: the same facts give the same findings. One for each group.
-std::vector<Finding> CheckHost(const Facts& facts);
-std::vector<Finding> CheckLimits(const Facts& facts);
-std::vector<Finding> CheckModules(const Facts& facts);
-std::vector<Finding> CheckRdma(const Facts& facts);
-std::vector<Finding> CheckQos(const Facts& facts);
-std::vector<Finding> CheckPcie(const Facts& facts);
-std::vector<Finding> CheckNuma(const Facts& facts);
-std::vector<Finding> CheckCpu(const Facts& facts);
-std::vector<Finding> CheckGpu(const Facts& facts);
+/// Pure functions: the same facts give the same findings. One for each group, which has begun.
+void CheckHost(const Facts& facts, Findings& findings);
+void CheckLimits(const Facts& facts, Findings& findings);
+void CheckModules(const Facts& facts, Findings& findings);
+void CheckRdma(const Facts& facts, Findings& findings);
+void CheckQos(const Facts& facts, Findings& findings);
+void CheckPcie(const Facts& facts, Findings& findings);
+void CheckNuma(const Facts& facts, Findings& findings);
+void CheckCpu(const Facts& facts, Findings& findings);
+void CheckGpu(const Facts& facts, Findings& findings);
 /// All of them, and a WARN for each probe that gave no facts; sorted as a person reads them.
 std::vector<Finding> CheckAll(const Facts& facts);
 

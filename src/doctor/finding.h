@@ -23,10 +23,12 @@ struct Finding {
   std::string remedy = {};    ///< A command, or empty.
 };
 
-/// Collects the findings of one group.
+/// Collects findings, group by group.
 class Findings {
  public:
   explicit Findings(std::string group) : group_(std::move(group)) {}
+  /// What is added from now on is of this group.
+  void Begin(std::string group) { group_ = std::move(group); }
   void Ok(Finding finding) { Add(Level::kOk, std::move(finding)); }
   void NotApplicable(Finding finding) { Add(Level::kNotApplicable, std::move(finding)); }
   void Warn(Finding finding) { Add(Level::kWarn, std::move(finding)); }
@@ -36,6 +38,8 @@ class Findings {
     finding.group = group_;
     all_.push_back(std::move(finding));
   }
+  /// Whether the group has none.
+  [[nodiscard]] bool empty() const { return all_.empty() || all_.back().group != group_; }
   [[nodiscard]] std::vector<Finding> Take() { return std::move(all_); }
 
  private:

@@ -1,6 +1,7 @@
 #include "doctor/report.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
@@ -14,22 +15,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string_view LabelOf(Level level) {
-  switch (level) {
-    case Level::kNotApplicable:
-      return "n/a ";
-    case Level::kOk:
-      return "OK  ";
-    case Level::kWarn:
-      return "WARN";
-    case Level::kFail:
-      break;
-  }
-  return "FAIL";
-}
+/// In the order of Level.
+constexpr std::array<std::string_view, 4> kLabels = {"n/a ", "OK  ", "WARN", "FAIL"};
+constexpr std::array<std::string_view, 4> kLevelNames = {"not_applicable", "ok", "warn", "fail"};
 
 std::string FindingText(const Finding& finding) {
-  std::string out = StrCat("  ", LabelOf(finding.level), "  ", finding.check,
+  std::string out = StrCat("  ", kLabels[static_cast<size_t>(finding.level)], "  ", finding.check,
                            finding.subject.empty() ? "" : " ", finding.subject, ": ", finding.text, "\n");
   if (finding.level != Level::kWarn && finding.level != Level::kFail) return out;
   if (!finding.evidence.empty()) out += StrCat("        evidence: ", finding.evidence, "\n");
@@ -72,19 +63,7 @@ Json JsonOf(const std::vector<Finding>& findings) {
 
 }  // namespace
 
-std::string_view NameOf(Level level) {
-  switch (level) {
-    case Level::kNotApplicable:
-      return "not_applicable";
-    case Level::kOk:
-      return "ok";
-    case Level::kWarn:
-      return "warn";
-    case Level::kFail:
-      break;
-  }
-  return "fail";
-}
+std::string_view NameOf(Level level) { return kLevelNames[static_cast<size_t>(level)]; }
 
 void SortFindings(std::vector<Finding>& findings) {
   std::map<std::string, Level> worst;

@@ -1,14 +1,12 @@
 #include "doctor/sources.h"
 
-#include <ifaddrs.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/interfaces.h"
 #include "base/process.h"
-#include "base/socket.h"
 #include "doctor/facts.h"
 
 namespace weightcast::doctor {
@@ -37,16 +35,7 @@ std::map<std::string, std::string> Environment() {
 
 std::map<std::string, std::vector<std::string>> Addresses() {
   std::map<std::string, std::vector<std::string>> all;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return all;
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr) continue;
-    const int family = one->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    const socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    all[one->ifa_name].push_back(SocketAddress(one->ifa_addr, length).Host());
-  }
-  freeifaddrs(list);
+  for (const InterfaceAddress& one : InterfaceAddresses()) all[one.interface].push_back(one.address.Host());
   return all;
 }
 

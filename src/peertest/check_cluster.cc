@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "peertest/attribute.h"
 #include "peertest/check_peer.h"
@@ -182,7 +183,7 @@ Finding SlowFinding(const Culprit& culprit, const Matrix& matrix, const std::vec
       evidence += StrCat(evidence.empty() ? "" : ", ", matrix.names[one.first], " -> ",
                          matrix.names[one.second], " ", GbitText(gbit));
   }
-  const double part = MedianOf(rates) / matrix.usual;
+  const double part = Median(rates) / matrix.usual;
   Finding finding{.level = part < kSlowFail ? Level::kFail : Level::kWarn,
                   .check = "bandwidth",
                   .subject = SubjectOf(culprit, matrix.names),
@@ -197,25 +198,28 @@ Finding SlowFinding(const Culprit& culprit, const Matrix& matrix, const std::vec
   return finding;
 }
 
-void CheckRates(const Matrix& matrix, Findings& findings) {
-  std::vector<HostPair> tested;
-  std::vector<HostPair> slow;
-  for (size_t from = 0; from < matrix.names.size(); ++from) {
-    for (size_t to = 0; to < matrix.names.size(); ++to) {
-      if (!matrix.gbit[from][to]) continue;
-      tested.emplace_back(from, to);
-      if (matrix.slow[from][to]) slow.emplace_back(from, to);
+/// Those that were measured, and those of them that are bad.
+std::pair<std::vector<HostPair>, std::vector<HostPair>> PairsOf(
+    const std::vector<std::vector<std::optional<double>>>& measured,
+    const std::vector<std::vector<bool>>& bad) {
+  std::pair<std::vector<HostPair>, std::vector<HostPair>> pairs;
+  for (size_t from = 0; from < measured.size(); ++from) {
+    for (size_t to = 0; to < measured.size(); ++to) {
+      if (!measured[from][to]) continue;
+      pairs.first.emplace_back(from, to);
+      if (bad[from][to]) pairs.second.emplace_back(from, to);
     }
   }
-  if (tested.empty()) {
-    findings.NotApplicable({.check = "bandwidth", .text = "No pair has measured its bandwidth."});
-    return;
-  }
-  if (slow.empty()) {
-    findings.Ok({.check = "bandwidth",
-                 .text = StrCat("All pairs have about the same: ", GbitText(matrix.usual), ".")});
-    return;
-  }
+  return pairs;
+}
+
+void CheckRates(const Matrix& matrix, Findings& findings) {
+  const auto [tested, slow] = PairsOf(matrix.gbit, matrix.slow);
+  if (tested.empty())
+    return findings.NotApplicable({.check = "bandwidth", .text = "No pair has measured its bandwidth."});
+  if (slow.empty())
+    return findings.Ok({.check = "bandwidth",
+                        .text = StrCat("All pairs have about the same: ", GbitText(matrix.usual), ".")});
   size_t named = 0;
   for (const Culprit& culprit : Attribute(matrix.names.size(), tested, slow)) {
     if (++named > kMostNamed) break;
@@ -233,7 +237,7 @@ void CheckAgainstLink(const ClusterFacts& facts, const Matrix& matrix, Findings&
     const double link = LinkGbit(pair.facts.here, pair.facts.there);
     if (link > 0) links.push_back(link);
   }
-  const double link = std::min(MedianOf(links), kTcpEnough);
+  const double link = std::min(Median(links), kTcpEnough);
   if (link <= 0 || matrix.usual <= 0 || matrix.usual >= kSlowWarn * link) return;
   findings.Warn({.check = "link_speed",
                  .text = StrCat("All pairs are below their links: ", GbitText(matrix.usual), " of ",
@@ -244,21 +248,11 @@ void CheckAgainstLink(const ClusterFacts& facts, const Matrix& matrix, Findings&
 
 void CheckLatencies(const Matrix& matrix, Findings& findings) {
   const double usual = matrix.usual_latency;
-  std::vector<HostPair> tested;
-  std::vector<HostPair> late;
-  for (size_t from = 0; from < matrix.names.size(); ++from) {
-    for (size_t to = 0; to < matrix.names.size(); ++to) {
-      if (!matrix.latency[from][to]) continue;
-      tested.emplace_back(from, to);
-      if (matrix.late[from][to]) late.emplace_back(from, to);
-    }
-  }
+  const auto [tested, late] = PairsOf(matrix.latency, matrix.late);
   if (tested.empty()) return;
-  if (late.empty()) {
-    findings.Ok(
+  if (late.empty())
+    return findings.Ok(
         {.check = "latency", .text = StrCat("One way of a small write takes ", TimeText(usual), ".")});
-    return;
-  }
   for (const Culprit& culprit : Attribute(matrix.names.size(), tested, late)) {
     const HostPair one =
         *std::ranges::find_if(late, [&](const HostPair& pair) { return Explains(culprit, pair); });
@@ -290,16 +284,14 @@ std::vector<HostPair> DoubtfulPairs(const ClusterFacts& facts) {
 
 std::vector<Finding> CheckCluster(const ClusterFacts& facts) {
   const Matrix matrix = MatrixOf(facts);
-  Findings hosts("hosts");
-  CheckHosts(facts, matrix, hosts);
-  Findings network("network");
-  CheckPairs(facts, matrix, network);
-  CheckRates(matrix, network);
-  CheckAgainstLink(facts, matrix, network);
-  CheckLatencies(matrix, network);
-  std::vector<Finding> all = hosts.Take();
-  for (Finding& one : network.Take()) all.push_back(std::move(one));
-  return all;
+  Findings findings("hosts");
+  CheckHosts(facts, matrix, findings);
+  findings.Begin("network");
+  CheckPairs(facts, matrix, findings);
+  CheckRates(matrix, findings);
+  CheckAgainstLink(facts, matrix, findings);
+  CheckLatencies(matrix, findings);
+  return findings.Take();
 }
 
 }  // namespace weightcast::peertest

@@ -66,12 +66,10 @@ void CheckVersions(const PeerFacts& facts, Findings& findings) {
 
 void CheckNames(const PeerFacts& facts, Findings& findings) {
   if (facts.here.address == facts.there.address) return;  // One host.
-  if (facts.here.host != facts.there.host) {
-    findings.Ok({.check = "name",
-                 .text = StrCat("The hosts have names of their own: ", facts.here.host, " and ",
-                                facts.there.host, ".")});
-    return;
-  }
+  if (facts.here.host != facts.there.host)
+    return findings.Ok({.check = "name",
+                        .text = StrCat("The hosts have names of their own: ", facts.here.host, " and ",
+                                       facts.there.host, ".")});
   findings.Warn({.check = "name",
                  .subject = facts.here.host,
                  .text = StrCat("Two hosts are called ", facts.here.host,
@@ -89,10 +87,7 @@ void CheckClock(const PeerFacts& facts, Findings& findings) {
       .text = StrCat("Its clock is ", TimeText(off), facts.clock_ahead < 0 ? " behind" : " ahead of",
                      " this one, give or take ", TimeText(facts.clock_within), "."),
       .evidence = "its clock in an answer, and half of the round trip"};
-  if (off <= kClockWarn + facts.clock_within) {
-    findings.Ok(std::move(finding));
-    return;
-  }
+  if (off <= kClockWarn + facts.clock_within) return findings.Ok(std::move(finding));
   finding.remedy = "timedatectl set-ntp true; timedatectl timesync-status  # or: chronyc makestep";
   findings.Warn(std::move(finding));
 }
@@ -105,8 +100,7 @@ void CheckPorts(const PeerFacts& facts, Findings& findings) {
   Finding finding{.check = "data_ports", .subject = facts.there.host};
   if (failed + failed_back == 0) {
     finding.text = "Both hosts reach the data plane's TCP port of the other.";
-    findings.Ok(std::move(finding));
-    return;
+    return findings.Ok(std::move(finding));
   }
   for (const auto* list : {&ports.out, &ports.back})
     for (const std::string& one : *list)
@@ -118,8 +112,7 @@ void CheckPorts(const PeerFacts& facts, Findings& findings) {
   const bool back = failed_back == ports.tried_back;
   if (out && back) {
     finding.text = "Neither host reaches the data plane's TCP port of the other: weights cannot be moved.";
-    findings.Fail(std::move(finding));
-    return;
+    return findings.Fail(std::move(finding));
   }
   finding.text = StrCat("The data plane's TCP port is closed on the way ", out ? "to " : "back from ",
                         Host(facts.there), ". Connections are made the other way only.");
@@ -133,8 +126,7 @@ void CheckMtu(const PeerFacts& facts, Findings& findings) {
   Finding finding{.check = "mtu", .subject = facts.there.host};
   if (!mtu.error.empty()) {
     finding.text = StrCat("The path MTU is not known: ", mtu.error, ".");
-    findings.NotApplicable(std::move(finding));
-    return;
+    return findings.NotApplicable(std::move(finding));
   }
   finding.evidence = StrCat("MTU ", here.mtu, " on ", here.interface, " here, ", there.mtu, " on ",
                             there.interface, " there; packets that may not be fragmented pass up to ",
@@ -173,30 +165,25 @@ void CheckMtu(const PeerFacts& facts, Findings& findings) {
 }  // namespace
 
 std::vector<Finding> CheckPeer(const PeerFacts& facts) {
-  Findings reach("reach");
-  std::vector<Finding> all;
-  if (!facts.failure.stage.empty()) CheckFailure(facts, reach);
+  Findings findings("reach");
+  if (!facts.failure.stage.empty()) CheckFailure(facts, findings);
   if (!facts.there.instance.empty()) {
     if (facts.failure.stage.empty())
-      reach.Ok({.check = "connection",
-                .subject = facts.there.host,
-                .text = StrCat(Host(facts.there), " answers after ", TimeText(facts.connect_seconds),
-                               ", and both have the same token.")});
-    CheckVersions(facts, reach);
-    CheckNames(facts, reach);
-    CheckClock(facts, reach);
+      findings.Ok({.check = "connection",
+                   .subject = facts.there.host,
+                   .text = StrCat(Host(facts.there), " answers after ", TimeText(facts.connect_seconds),
+                                  ", and both have the same token.")});
+    CheckVersions(facts, findings);
+    CheckNames(facts, findings);
+    CheckClock(facts, findings);
   }
-  all = reach.Take();
-  if (facts.transports.empty()) return all;
-  Findings path("path");
-  CheckMtu(facts, path);
-  CheckPorts(facts, path);
-  for (Finding& one : path.Take()) all.push_back(std::move(one));
-  for (const TransportFacts& transport : facts.transports) {
-    for (Finding& one : CheckTransport(facts, transport)) all.push_back(std::move(one));
-  }
-  for (Finding& one : CheckClasses(facts)) all.push_back(std::move(one));
-  return all;
+  if (facts.transports.empty()) return findings.Take();
+  findings.Begin("path");
+  CheckMtu(facts, findings);
+  CheckPorts(facts, findings);
+  for (const TransportFacts& transport : facts.transports) CheckTransport(facts, transport, findings);
+  CheckClasses(facts, findings);
+  return findings.Take();
 }
 
 }  // namespace weightcast::peertest

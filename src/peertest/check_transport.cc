@@ -34,7 +34,7 @@ void CheckSkipped(const PeerFacts& facts, const TransportFacts& transport, Findi
     const bool missing = one->rdma == kNoRdmaDevice && other->rdma.empty();
     if (one->rdma_remedy.empty() && !missing) continue;
     const std::string fix = missing ? "modprobe mlx5_ib" : one->rdma_remedy;
-    findings.Warn(
+    return findings.Warn(
         {.check = "connection",
          .subject = one->host,
          .text = StrCat("RDMA is not used: ", one->host, " has ", one->rdma,
@@ -42,7 +42,6 @@ void CheckSkipped(const PeerFacts& facts, const TransportFacts& transport, Findi
          .evidence = StrCat("/sys/class/infiniband of ", one->host),
          .remedy = StrCat(fix, "  # on ", one->host, missing ? ", or the RDMA module of its NIC" : "",
                           "; `weightcast doctor` there tells more")});
-    return;
   }
   findings.NotApplicable({.check = "connection", .text = StrCat("Not tried: ", transport.skipped, ".")});
 }
@@ -96,10 +95,8 @@ void CheckDeviceLatency(const PeerFacts& facts, const TransportFacts& transport,
   finding.evidence =
       StrCat(latency.samples, " exchanges of 8 bytes; half of them differ from the one before by ",
              TimeText(latency.jitter_p50), " or more");
-  if (latency.jitter_p50 < kLeast || latency.jitter_p50 < kMostPart * latency.p50) {
-    findings.Ok(std::move(finding));
-    return;
-  }
+  if (latency.jitter_p50 < kLeast || latency.jitter_p50 < kMostPart * latency.p50)
+    return findings.Ok(std::move(finding));
   finding.text = StrCat("Latency jitters: from one exchange to the next it changes by ",
                         TimeText(latency.jitter_p50), ". ", finding.text);
   finding.remedy =
@@ -135,8 +132,7 @@ void CheckBandwidth(const PeerFacts& facts, const TransportFacts& transport, boo
   if (lossy) {
     finding.text += ". Not judged, as packets are lost.";
     finding.remedy.clear();
-    findings.NotApplicable(std::move(finding));
-    return;
+    return findings.NotApplicable(std::move(finding));
   }
   const double wanted = transport.name == "tcp" ? std::min(link, kTcpEnough) : link;
   const Level by_link = link > 0 ? LevelOf(slower / wanted) : Level::kOk;
@@ -152,8 +148,8 @@ void CheckBandwidth(const PeerFacts& facts, const TransportFacts& transport, boo
 
 }  // namespace
 
-std::vector<Finding> CheckTransport(const PeerFacts& facts, const TransportFacts& transport) {
-  Findings findings(transport.name);
+void CheckTransport(const PeerFacts& facts, const TransportFacts& transport, Findings& findings) {
+  findings.Begin(transport.name);
   const bool lossy = CheckLoss(facts, transport, findings);
   if (!transport.skipped.empty()) {
     CheckSkipped(facts, transport, findings);
@@ -178,7 +174,6 @@ std::vector<Finding> CheckTransport(const PeerFacts& facts, const TransportFacts
                  .evidence = StrCat(transport.latency.samples, " exchanges")});
   CheckDeviceLatency(facts, transport, findings);
   if (transport.error.empty()) CheckBandwidth(facts, transport, lossy, findings);
-  return findings.Take();
 }
 
 namespace {
@@ -196,15 +191,14 @@ bool IsStripped(const ClassFacts& classes) {
 
 }  // namespace
 
-std::vector<Finding> CheckClasses(const PeerFacts& facts) {
-  Findings findings("classes");
+void CheckClasses(const PeerFacts& facts, Findings& findings) {
+  findings.Begin("classes");
   const ClassFacts& classes = facts.classes;
   const std::string name = StrCat("DSCP ", classes.traffic_class >> 2);
   Finding finding{.check = "priority", .subject = facts.there.host};
   if (!classes.error.empty()) {
     finding.text = StrCat("Traffic classes were not compared: ", classes.error, ".");
-    findings.NotApplicable(std::move(finding));
-    return findings.Take();
+    return findings.NotApplicable(std::move(finding));
   }
   finding.evidence =
       StrCat("idle: class 0 ", LatencyText(classes.plain_idle), "; ", name, " ",
@@ -242,7 +236,6 @@ std::vector<Finding> CheckClasses(const PeerFacts& facts) {
     finding.text = StrCat("Packets of ", name, " wait like all others: no priority is set up for it.", both);
     findings.NotApplicable(std::move(finding));
   }
-  return findings.Take();
 }
 
 }  // namespace weightcast::peertest

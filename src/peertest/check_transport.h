@@ -7,8 +7,8 @@
 
 namespace weightcast::peertest {
 
-/// Pure functions; parts of CheckPeer.
-std::vector<doctor::Finding> CheckTransport(const PeerFacts& facts, const TransportFacts& transport);
-std::vector<doctor::Finding> CheckClasses(const PeerFacts& facts);
+/// Pure functions; parts of CheckPeer. Each begins a group.
+void CheckTransport(const PeerFacts& facts, const TransportFacts& transport, doctor::Findings& findings);
+void CheckClasses(const PeerFacts& facts, doctor::Findings& findings);
 
 }  // namespace weightcast::peertest

@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/strings.h"
@@ -32,18 +32,11 @@ std::string_view PageStyle() {
   return {};
 }
 
-std::string BadgeOf(Level level) {
-  switch (level) {
-    case Level::kFail:
-      return R"(<span class="badge bad">FAIL</span>)";
-    case Level::kWarn:
-      return R"(<span class="badge busy">WARN</span>)";
-    case Level::kOk:
-      return R"(<span class="badge good">OK</span>)";
-    case Level::kNotApplicable:
-      break;
-  }
-  return R"(<span class="badge">n/a</span>)";
+std::string_view BadgeOf(Level level) {
+  static constexpr std::array<std::string_view, 4> kBadges = {
+      R"(<span class="badge">n/a</span>)", R"(<span class="badge good">OK</span>)",
+      R"(<span class="badge busy">WARN</span>)", R"(<span class="badge bad">FAIL</span>)"};
+  return kBadges[static_cast<size_t>(level)];
 }
 
 std::string FindingHtml(const doctor::Finding& one) {
@@ -83,27 +76,12 @@ std::string MatrixHtml(const Matrix& matrix) {
 }  // namespace
 
 std::string EscapeHtml(std::string_view text) {
+  static constexpr std::string_view kSpecial = "&<>\"'";
+  static constexpr std::array<std::string_view, 5> kEscapes = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string out;
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
+    const size_t at = kSpecial.find(c);
+    out += at == std::string_view::npos ? std::string_view(&c, 1) : kEscapes[at];
   }
   return out;
 }

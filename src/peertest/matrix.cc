@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "peertest/check_cluster.h"
 #include "peertest/check_peer.h"
@@ -38,11 +39,7 @@ std::vector<std::string> NamesOf(const ClusterFacts& facts) {
 
 /// Of healthy pairs: what a quarter of all reach or exceed. The median would be a slow one where one of three
 /// hosts is slow.
-double UsualOf(std::vector<double> rates) {
-  if (rates.empty()) return 0;
-  std::ranges::sort(rates);
-  return rates[std::min(rates.size() - 1, rates.size() * 3 / 4)];
-}
+double UsualOf(const std::vector<double>& rates) { return rates.empty() ? 0 : Quantile(rates, 0.75); }
 
 }  // namespace
 
@@ -81,7 +78,7 @@ Matrix MatrixOf(const ClusterFacts& facts) {
   }
   const double usual = UsualOf(parts);
   matrix.usual = UsualOf(rates);
-  matrix.usual_latency = MedianOf(latencies);
+  matrix.usual_latency = Median(latencies);
   for (const auto& [pair, part] : part_of) {
     const auto [from, to] = pair;
     matrix.slow[from][to] = part < kSlowWarn * usual;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "base/thread.h"
 #include "peertest/hex.h"
@@ -40,7 +41,7 @@ std::vector<double> WithoutCold(std::vector<double> times) {
 
 /// How many fit into so long, as the first took.
 uint32_t PingsIn(double seconds, const std::vector<double>& first) {
-  const double one_way = std::max(MedianOf(first), 1e-6);
+  const double one_way = std::max(Median(first), 1e-6);
   return static_cast<uint32_t>(std::clamp<double>(seconds / (2 * one_way), kFirstPings, kMostTimed));
 }
 

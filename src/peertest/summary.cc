@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/statistics.h"
 #include "peertest/units.h"
 
 namespace weightcast::peertest {
@@ -13,7 +14,7 @@ Latency Summarise(const std::vector<double>& seconds, int64_t lost) {
   if (seconds.empty()) return latency;
   std::vector<double> changes;
   for (size_t i = 1; i < seconds.size(); ++i) changes.push_back(std::abs(seconds[i] - seconds[i - 1]));
-  latency.jitter_p50 = MedianOf(changes);
+  latency.jitter_p50 = Median(changes);
   if (!changes.empty())
     latency.jitter =
         std::accumulate(changes.begin(), changes.end(), 0.0) / static_cast<double>(changes.size());
@@ -23,13 +24,6 @@ Latency Summarise(const std::vector<double>& seconds, int64_t lost) {
   latency.p99 = sorted[std::min(sorted.size() - 1, sorted.size() * 99 / 100)];
   latency.most = sorted.back();
   return latency;
-}
-
-double MedianOf(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 void KeepBetter(PeerFacts& facts, const PeerFacts& again) {

@@ -8,8 +8,6 @@ namespace weightcast::peertest {
 
 /// `seconds`: in the order in which they were measured.
 Latency Summarise(const std::vector<double>& seconds, int64_t lost = 0);
-/// The middle one; 0 of none.
-double MedianOf(std::vector<double> values);
 
 /// Puts what `again` has measured better into `facts`, direction by direction: of two measurements of one
 /// path the better one had less beside it. A transport that failed is replaced where it works in `again`.

@@ -1,15 +1,11 @@
 #include "topology/gid.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <memory>
 
+#include "base/interfaces.h"
 #include "base/strings.h"
 
 namespace weightcast::topology {
@@ -43,34 +39,14 @@ int Rank(const ibv_gid_entry& entry) {
   return IsLinkLocal(gid) ? 1 : 2;
 }
 
-template <typename Bytes>
-uint8_t OnesIn(const Bytes& mask) {
-  int ones = 0;
-  for (size_t i = 0; i < sizeof mask; ++i) ones += std::popcount(reinterpret_cast<const uint8_t*>(&mask)[i]);
-  return static_cast<uint8_t>(ones);
-}
-
-/// The netmask of the interface's address that the GID is made of.
+/// By the netmask of the interface's address that the GID is made of.
 uint8_t SubnetBits(const Gid& gid) {
   const bool mapped = IsMapped(gid);
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) list = nullptr;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(list, [](ifaddrs* l) {
-    if (l != nullptr) freeifaddrs(l);
-  });
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || at->ifa_netmask == nullptr) continue;
-    if (mapped && at->ifa_addr->sa_family == AF_INET) {
-      const auto& address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
-      if (std::memcmp(&address, gid.data() + kMappedPrefix, sizeof address) != 0) continue;
-      return static_cast<uint8_t>(kMappedBits +
-                                  OnesIn(reinterpret_cast<const sockaddr_in*>(at->ifa_netmask)->sin_addr));
-    }
-    if (!mapped && at->ifa_addr->sa_family == AF_INET6) {
-      const auto& address = reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
-      if (std::memcmp(&address, gid.data(), sizeof address) != 0) continue;
-      return OnesIn(reinterpret_cast<const sockaddr_in6*>(at->ifa_netmask)->sin6_addr);
-    }
+  const std::string text = ToString(gid);
+  for (const InterfaceAddress& one : InterfaceAddresses()) {
+    const std::string host = one.address.Host();
+    if (one.prefix < 0 || std::string_view(host).substr(0, host.find('%')) != text) continue;
+    return static_cast<uint8_t>(one.prefix + (mapped ? kMappedBits : 0));
   }
   return mapped ? kUsualMappedBits : kUsualBits;
 }

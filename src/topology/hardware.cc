@@ -1,6 +1,8 @@
 #include "topology/hardware.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <functional>
 
@@ -20,60 +22,24 @@ constexpr std::string_view kNotListed =
     "libibverbs does not list it; give it /dev/infiniband (a container: --device /dev/infiniband), and "
     "install ibverbs-providers (Debian, Ubuntu) or rdma-core (elsewhere)";
 
-/// Gb/s of one lane, as links are sold (InfiniBand volume 1, PortInfo.LinkSpeedActive); 0: newer than we are.
-double LaneRate(uint8_t speed) {
-  switch (speed) {
-    case 1:
-      return 2.5;
-    case 2:
-      return 5;
-    case 4:  // QDR
-    case 8:  // FDR10
-      return 10;
-    case 16:
-      return 14;
-    case 32:
-      return 25;
-    case 64:
-      return 50;
-    case 128:
-      return 100;
-    default:
-      return 0;
-  }
+/// What `bits`, of which one is set, stands for; 0: newer than we are.
+template <typename T, size_t kCount>
+T OfBit(const std::array<T, kCount>& meanings, uint8_t bits) {
+  const auto at = static_cast<size_t>(std::countr_zero(bits));
+  return std::has_single_bit(bits) && at < kCount ? meanings[at] : T{};
 }
 
+/// Gb/s of one lane, as links are sold (InfiniBand volume 1, PortInfo.LinkSpeedActive); QDR and FDR10 are
+/// one.
+constexpr std::array<double, 8> kLaneRates = {2.5, 5, 10, 10, 14, 25, 50, 100};
 /// PortInfo.LinkWidthActive.
-int Lanes(uint8_t width) {
-  switch (width) {
-    case 1:
-      return 1;
-    case 2:
-      return 4;
-    case 4:
-      return 8;
-    case 8:
-      return 12;
-    case 16:
-      return 2;
-    default:
-      return 0;
-  }
-}
+constexpr std::array<int, 5> kLanes = {1, 4, 8, 12, 2};
 
 std::string_view StateText(ibv_port_state state) {
-  switch (state) {
-    case IBV_PORT_DOWN:
-      return "down";
-    case IBV_PORT_INIT:
-      return "init";
-    case IBV_PORT_ARMED:
-      return "armed";
-    case IBV_PORT_ACTIVE:
-      return "active";
-    default:
-      return "unknown";
-  }
+  static constexpr std::array<std::string_view, 5> kStates = {"unknown", "down", "init", "armed", "active"};
+  static_assert(IBV_PORT_DOWN == 1 && IBV_PORT_ACTIVE == 4);
+  const auto at = static_cast<size_t>(state);
+  return kStates[at < kStates.size() ? at : 0];
 }
 
 /// Fills in what only the device knows. The status says why the port cannot be used.
@@ -85,7 +51,7 @@ Status Ask(Ibverbs& api, ibv_context* context, const Settings& settings, RdmaPor
             StrCat("its port cannot be queried: ", ErrnoText(error), "; check the driver with ibv_devinfo")};
   port.state = StateText(attr.state);
   port.link_layer = attr.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand";
-  port.gbit_per_second = LaneRate(attr.active_speed) * Lanes(attr.active_width);
+  port.gbit_per_second = OfBit(kLaneRates, attr.active_speed) * OfBit(kLanes, attr.active_width);
   // Also of a port that is down: it will be this one.
   const auto gid = ChooseGid(api, context, number, attr, settings.gid_index);
   if (gid.ok()) {

@@ -1,6 +1,7 @@
 #include "topology/place.h"
 
 #include <algorithm>
+#include <array>
 
 namespace weightcast::topology {
 namespace {
@@ -23,19 +24,9 @@ std::string_view Place::address() const {
 }
 
 std::string_view ToString(Nearness nearness) {
-  switch (nearness) {
-    case Nearness::kSwitch:
-      return "same switch";
-    case Nearness::kHostBridge:
-      return "same host bridge";
-    case Nearness::kNode:
-      return "same NUMA node";
-    case Nearness::kOtherNode:
-      return "other NUMA node";
-    case Nearness::kUnknown:
-      break;
-  }
-  return "unknown";
+  static constexpr std::array<std::string_view, 5> kNames = {"same switch", "same host bridge",
+                                                             "same NUMA node", "other NUMA node", "unknown"};
+  return kNames[static_cast<size_t>(nearness)];
 }
 
 Distance DistanceOf(const Place& a, const Place& b, size_t nodes) {

@@ -42,7 +42,6 @@ void CheckRoundTrip(const Header& header) {
   Require(made.ok());
   Require(InfosOf(*made) == infos && made->metadata == header.metadata);
   Require(made->data_bytes == header.data_bytes && made->json.size() % 8 == 0);
-  Require(weightcast::checkpoint::CheckSameTensors(*made, infos).ok());
 }
 
 }  // namespace

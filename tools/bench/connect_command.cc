@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "tools/bench/connect.h"
 #include "tools/bench/processes.h"
-#include "tools/bench/statistics.h"
 #include "tools/command.h"
 #include "tools/common/json.h"
 #include "tools/common/output.h"

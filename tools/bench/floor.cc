@@ -16,15 +16,14 @@
 #include <cstring>
 #include <functional>
 
-#include "base/advice.h"
 #include "base/bytes.h"
 #include "base/socket.h"
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "tools/bench/channel.h"
 #include "tools/bench/floor_copies.h"
 #include "tools/bench/pinning.h"
 #include "tools/bench/processes.h"
-#include "tools/bench/statistics.h"
 #include "weightcast/clock.h"
 
 namespace weightcast::tools {
@@ -255,8 +254,7 @@ Result<std::vector<double>> WithPartner(const FloorCase& what, double seconds) {
   WC_ASSIGN_OR_RETURN(auto sockets, TcpPair());
   WC_ASSIGN_OR_RETURN(const auto words, Pages(4096, MAP_SHARED));
   Common common{std::move(channels), std::move(sockets), reinterpret_cast<Word*>(words.data())};
-  const pid_t partner = ForkWorker(-1, [&] { return Serve(what, common); });
-  if (partner < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
+  WC_ASSIGN_OR_RETURN(const pid_t partner, ForkWorker([&] { return Serve(what, common); }));
   PinToCore(0);  // After the other has been started, which could choose no other core than ours.
   common.channels.b.Close();
   common.sockets.second.reset();
@@ -277,7 +275,7 @@ const std::vector<std::string>& FloorNames() {
 
 Result<FloorResult> MeasureFloor(const FloorCase& what, double seconds) {
   WC_ASSIGN_OR_RETURN(ChannelPair channels, MakeChannelPair());
-  const pid_t driver = ForkWorker(-1, [&] {
+  const auto drive = [&] {
     channels.a.Close();
     const bool alone = what.what == "memcpy" || what.what == "stream";
     const auto times = alone ? CopyHere(what, seconds) : WithPartner(what, seconds);
@@ -285,8 +283,8 @@ Result<FloorResult> MeasureFloor(const FloorCase& what, double seconds) {
     if (times.ok())
       for (const double one : *times) out.Put(std::bit_cast<uint64_t>(one));
     return channels.b.Answer(times.status(), out.bytes());
-  });
-  if (driver < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
+  };
+  WC_ASSIGN_OR_RETURN(const pid_t driver, ForkWorker(drive));
   channels.b.Close();
   const auto answer = AwaitAnswer(channels.a, seconds + kFloorSeconds);
   kill(driver, SIGKILL);

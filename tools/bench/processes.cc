@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -11,65 +10,29 @@
 #include <utility>
 
 #include "base/advice.h"
-#include "base/bytes.h"
 #include "base/strings.h"
 #include "tools/common/stop.h"
-#include "tools/demo/messages.h"
 
 namespace weightcast::tools {
 namespace {
 
-constexpr size_t kMaxErrorText = 64 << 10;
-
-/// A report without its envelope.
-Result<std::string> TakeReport(int fd) {
-  WC_ASSIGN_OR_RETURN(const auto bytes, ReceiveDatagram(fd, Clock::now()));
-  if (!bytes)
-    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly; see its output");
-  ByteReader in(*bytes);
-  const std::string error(in.GetString(kMaxErrorText));
-  if (!error.empty()) return Status(Code::kUnavailable, error);
-  return std::string(in.rest());
-}
+constexpr size_t kMostOrder = 256 << 10;
 
 }  // namespace
 
-Result<SocketPair> MakeSocketPair() {
-  int fds[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoAndAdvice(errno)));
-  return SocketPair{UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
-pid_t ForkWorker(int parent_fd, const std::function<Status()>& work) {
+Result<pid_t> ForkWorker(const std::function<Status()>& work) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid != 0) return pid;
+  if (pid < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
+  if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
   if (getppid() != parent) _exit(1);
-  const Status status = work();
-  if (!status.ok()) {
-    ByteWriter out;
-    out.PutString(status.message());
-    [[maybe_unused]] const Status told = SendDatagram(parent_fd, out.bytes());
-  }
-  _exit(status.ok() ? 0 : 1);
-}
-
-Status BenchParent::Report(std::string_view bytes) const {
-  ByteWriter out;
-  out.PutString("");
-  out.PutRaw(bytes);
-  return SendDatagram(fd_, out.bytes());
+  _exit(work().ok() ? 0 : 1);
 }
 
 Result<std::string> BenchParent::Next() const {
-  WC_ASSIGN_OR_RETURN(auto bytes, ReceiveDatagram(fd_, Clock::now() + std::chrono::hours(24)));
-  if (!bytes)
-    return Status(Code::kCancelled,
-                  "the process that measures has ended, and with it this one; see its output");
-  return std::move(*bytes);
+  return channel_.Receive(Clock::now() + std::chrono::hours(24), kMostOrder);
 }
 
 std::map<std::string, std::string> PatientSettings(const Context& context) {
@@ -80,19 +43,20 @@ std::map<std::string, std::string> PatientSettings(const Context& context) {
 }
 
 Status BenchProcesses::Start(const std::function<Status(const BenchParent&)>& work) {
-  WC_ASSIGN_OR_RETURN(SocketPair pair, MakeSocketPair());
-  const pid_t pid = ForkWorker(pair.b.get(), [&] {
-    pair.a.reset();
-    for (Process& other : processes_) other.fd.reset();
-    return work(BenchParent(pair.b.get()));
-  });
-  if (pid < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno))};
+  WC_ASSIGN_OR_RETURN(ChannelPair pair, MakeChannelPair());
+  WC_ASSIGN_OR_RETURN(const pid_t pid, ForkWorker([&] {
+                        pair.a.Close();
+                        for (Process& other : processes_) other.channel.Close();
+                        const Status status = work(BenchParent(pair.b));
+                        if (!status.ok()) (void)pair.b.Answer(status, "");
+                        return status;
+                      }));
   processes_.push_back({pid, std::move(pair.a)});
   return Status::Ok();
 }
 
 Status BenchProcesses::Tell(size_t process, std::string_view bytes) const {
-  return SendDatagram(processes_[process].fd.get(), bytes);
+  return processes_[process].channel.Send(bytes);
 }
 
 Status BenchProcesses::TellAll(std::string_view bytes) const {
@@ -104,7 +68,7 @@ Result<std::vector<std::string>> BenchProcesses::Gather(TimePoint deadline) cons
   std::vector<std::string> reports(processes_.size());
   std::vector<pollfd> polled;
   polled.reserve(processes_.size() + 1);
-  for (const Process& process : processes_) polled.push_back({process.fd.get(), POLLIN, 0});
+  for (const Process& process : processes_) polled.push_back({process.channel.fd(), POLLIN, 0});
   polled.push_back({StopDescriptor(), POLLIN, 0});
   for (size_t left = processes_.size(); left > 0;) {
     const double wait = std::max(0.0, Seconds(deadline - Clock::now()));
@@ -117,7 +81,7 @@ Result<std::vector<std::string>> BenchProcesses::Gather(TimePoint deadline) cons
                                             "limit; run it where cores are idle"));
     for (size_t i = 0; i < processes_.size(); ++i) {
       if (polled[i].revents == 0) continue;
-      WC_ASSIGN_OR_RETURN(reports[i], TakeReport(polled[i].fd));
+      WC_ASSIGN_OR_RETURN(reports[i], processes_[i].channel.TakeAnswer(deadline));
       polled[i].fd = -1;  // One of each.
       --left;
     }

@@ -8,34 +8,27 @@
 #include <string_view>
 #include <vector>
 
-#include "base/fd.h"
+#include "tools/bench/channel.h"
 #include "tools/command.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {
 
-/// Two ends between which datagrams go.
-struct SocketPair {
-  UniqueFd a;
-  UniqueFd b;
-};
-Result<SocketPair> MakeSocketPair();
+/// Runs `work` in a fork of this process that dies with it. Call it while single-threaded. Errors:
+/// kExhausted.
+Result<pid_t> ForkWorker(const std::function<Status()>& work);
 
-/// Runs `work` in a fork of this process that dies with it. What goes wrong in it is sent to `parent_fd`
-/// as a text (ByteWriter::PutString). Call it while single-threaded. Returns the pid; -1: no fork.
-pid_t ForkWorker(int parent_fd, const std::function<Status()>& work);
-
-/// In such a fork: its end of the sockets between it and the process that measures.
+/// In such a fork: its end of the stream between it and the process that measures.
 class BenchParent {
  public:
-  explicit BenchParent(int fd) : fd_(fd) {}
-  Status Report(std::string_view bytes) const;
+  explicit BenchParent(const BenchChannel& channel) : channel_(channel) {}
+  [[nodiscard]] Status Report(std::string_view bytes) const { return channel_.Answer(Status::Ok(), bytes); }
   /// Waits for what the parent tells next.
   [[nodiscard]] Result<std::string> Next() const;
 
  private:
-  int fd_;
+  const BenchChannel& channel_;
 };
 
 /// The flags of a command line, with generous time limits where the user has not chosen any: for many
@@ -62,7 +55,7 @@ class BenchProcesses {
  private:
   struct Process {
     pid_t pid = -1;
-    UniqueFd fd;
+    BenchChannel channel;
   };
   std::vector<Process> processes_;
 };

@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "plan/models.h"
 #include "tools/bench/register.h"
-#include "tools/bench/statistics.h"
 #include "tools/command.h"
 #include "tools/common/json.h"
 #include "tools/common/output.h"

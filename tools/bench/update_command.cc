@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "tools/bench/plot.h"
-#include "tools/bench/statistics.h"
 #include "tools/command.h"
 #include "tools/common/files.h"
 #include "tools/common/json.h"

@@ -1,11 +1,7 @@
 #include "tools/info/machine.h"
 
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/sysinfo.h>
 #include <sys/uio.h>
 #include <sys/utsname.h>
@@ -19,8 +15,8 @@
 
 #include "base/advice.h"
 #include "base/available.h"
+#include "base/interfaces.h"
 #include "base/process.h"
-#include "base/socket.h"
 #include "base/strings.h"
 #include "drivers/ibverbs/ibverbs.h"
 #include "transport/transport.h"
@@ -52,16 +48,9 @@ int64_t ReadNumberOf(const std::string& interface, const char* file) {
 
 /// The interface that has this address, by the kernel's list.
 std::string InterfaceOf(const SocketAddress& address) {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return "unknown";
   std::string name = "unknown";
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != address.family()) continue;
-    const socklen_t length =
-        one->ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    if (SocketAddress(one->ifa_addr, length).Host() == address.Host()) name = one->ifa_name;
-  }
-  freeifaddrs(list);
+  for (const InterfaceAddress& one : InterfaceAddresses())
+    if (one.address.Host() == address.Host()) name = one.interface;
   return name;
 }
 

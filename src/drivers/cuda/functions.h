@@ -5,6 +5,10 @@
 /// Every function that we take out of libcuda, once: WC_CUDA_NEEDED(X) and WC_CUDA_WANTED(X) put
 /// X(method of the table, symbol of the library, (parameters), (arguments)) for each. cuMemcpyBatchAsync
 /// stands apart, because the library has it in two forms.
+///
+/// DriverGetVersion gives 1000 * major + 10 * minor of the newest CUDA that the driver knows. The image of
+/// ModuleLoadDataEx is PTX text with a zero behind it, or a cubin. MemGetHandleForAddressRange writes the
+/// descriptor of a dma-buf into an int.
 #define WC_CUDA_NEEDED(X)                                                                                    \
   X(Init, cuInit, (unsigned int flags), (flags))                                                             \
   X(DriverGetVersion, cuDriverGetVersion, (int* version), (version))                                         \

@@ -17,99 +17,66 @@ constexpr const char* kSoname = "libibverbs.so.1";
 constexpr std::string_view kPackages =
     "install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or rdma-core (elsewhere)";
 
-/// What we take out of the library. The types come from its header, whose inline functions must not be
-/// called: they would want the library at link time.
+/// Every function that we take out of the library, once: X(member of Symbols, the symbol there).
+#define WC_IBVERBS_NEEDED(X)                        \
+  X(get_device_list, ibv_get_device_list)           \
+  X(free_device_list, ibv_free_device_list)         \
+  X(open_device, ibv_open_device)                   \
+  X(close_device, ibv_close_device)                 \
+  X(query_device, ibv_query_device)                 \
+  X(query_port, ibv_query_port)                     \
+  X(query_gid_ex, _ibv_query_gid_ex)                \
+  X(query_pkey, ibv_query_pkey)                     \
+  X(get_async_event, ibv_get_async_event)           \
+  X(ack_async_event, ibv_ack_async_event)           \
+  X(alloc_pd, ibv_alloc_pd)                         \
+  X(dealloc_pd, ibv_dealloc_pd)                     \
+  X(reg_mr, ibv_reg_mr)                             \
+  X(reg_mr_iova2, ibv_reg_mr_iova2)                 \
+  X(dereg_mr, ibv_dereg_mr)                         \
+  X(create_comp_channel, ibv_create_comp_channel)   \
+  X(destroy_comp_channel, ibv_destroy_comp_channel) \
+  X(create_cq, ibv_create_cq)                       \
+  X(destroy_cq, ibv_destroy_cq)                     \
+  X(get_cq_event, ibv_get_cq_event)                 \
+  X(ack_cq_events, ibv_ack_cq_events)               \
+  X(create_srq, ibv_create_srq)                     \
+  X(destroy_srq, ibv_destroy_srq)                   \
+  X(create_qp, ibv_create_qp)                       \
+  X(modify_qp, ibv_modify_qp)                       \
+  X(query_qp, ibv_query_qp)                         \
+  X(destroy_qp, ibv_destroy_qp)                     \
+  X(wc_status_str, ibv_wc_status_str)               \
+  X(event_type_str, ibv_event_type_str)
+
+/// Null before rdma-core 35 (is_fork_initialized) and 34 (reg_dmabuf_mr).
+#define WC_IBVERBS_WANTED(X)                      \
+  X(is_fork_initialized, ibv_is_fork_initialized) \
+  X(fork_init, ibv_fork_init)                     \
+  X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
+
+/// The types come from the library's header, whose inline functions must not be called: they would want the
+/// library at link time.
 struct Symbols {
-  decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // rdma-core 35; null before.
-  decltype(&::ibv_fork_init) fork_init = nullptr;
-  decltype(&::ibv_get_device_list) get_device_list = nullptr;
-  decltype(&::ibv_free_device_list) free_device_list = nullptr;
-  decltype(&::ibv_open_device) open_device = nullptr;
-  decltype(&::ibv_close_device) close_device = nullptr;
-  decltype(&::ibv_query_device) query_device = nullptr;
-  decltype(&::ibv_query_port) query_port = nullptr;
-  decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
-  decltype(&::ibv_query_pkey) query_pkey = nullptr;
-  decltype(&::ibv_get_async_event) get_async_event = nullptr;
-  decltype(&::ibv_ack_async_event) ack_async_event = nullptr;
-  decltype(&::ibv_alloc_pd) alloc_pd = nullptr;
-  decltype(&::ibv_dealloc_pd) dealloc_pd = nullptr;
-  decltype(&::ibv_reg_mr) reg_mr = nullptr;
-  decltype(&::ibv_reg_mr_iova2) reg_mr_iova2 = nullptr;
-  decltype(&::ibv_reg_dmabuf_mr) reg_dmabuf_mr = nullptr;  // rdma-core 34; null before.
-  decltype(&::ibv_dereg_mr) dereg_mr = nullptr;
-  decltype(&::ibv_create_comp_channel) create_comp_channel = nullptr;
-  decltype(&::ibv_destroy_comp_channel) destroy_comp_channel = nullptr;
-  decltype(&::ibv_create_cq) create_cq = nullptr;
-  decltype(&::ibv_destroy_cq) destroy_cq = nullptr;
-  decltype(&::ibv_get_cq_event) get_cq_event = nullptr;
-  decltype(&::ibv_ack_cq_events) ack_cq_events = nullptr;
-  decltype(&::ibv_create_srq) create_srq = nullptr;
-  decltype(&::ibv_destroy_srq) destroy_srq = nullptr;
-  decltype(&::ibv_create_qp) create_qp = nullptr;
-  decltype(&::ibv_modify_qp) modify_qp = nullptr;
-  decltype(&::ibv_query_qp) query_qp = nullptr;
-  decltype(&::ibv_destroy_qp) destroy_qp = nullptr;
-  decltype(&::ibv_wc_status_str) wc_status_str = nullptr;
-  decltype(&::ibv_event_type_str) event_type_str = nullptr;
+#define WC_MEMBER(member, symbol) decltype(&::symbol) member = nullptr;
+  WC_IBVERBS_NEEDED(WC_MEMBER)
+  WC_IBVERBS_WANTED(WC_MEMBER)
+#undef WC_MEMBER
 };
 
-/// Looks names up one by one and remembers the first that is missing.
-class Finder {
- public:
-  explicit Finder(void* library) : library_(library) {}
-
-  template <typename Function>
-  void Need(const char* name, Function& function) {
-    Want(name, function);
-    if (function == nullptr && missing_.empty()) missing_ = name;
-  }
-  template <typename Function>
-  void Want(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library_, name));
-  }
-  [[nodiscard]] const std::string& missing() const { return missing_; }
-
- private:
-  void* library_;
-  std::string missing_;
-};
-
-std::string FindAll(void* library, Symbols& symbols) {
-  Finder finder(library);
-  finder.Want("ibv_is_fork_initialized", symbols.is_fork_initialized);
-  finder.Want("ibv_fork_init", symbols.fork_init);
-  finder.Need("ibv_get_device_list", symbols.get_device_list);
-  finder.Need("ibv_free_device_list", symbols.free_device_list);
-  finder.Need("ibv_open_device", symbols.open_device);
-  finder.Need("ibv_close_device", symbols.close_device);
-  finder.Need("ibv_query_device", symbols.query_device);
-  finder.Need("ibv_query_port", symbols.query_port);
-  finder.Need("_ibv_query_gid_ex", symbols.query_gid_ex);
-  finder.Need("ibv_query_pkey", symbols.query_pkey);
-  finder.Need("ibv_get_async_event", symbols.get_async_event);
-  finder.Need("ibv_ack_async_event", symbols.ack_async_event);
-  finder.Need("ibv_alloc_pd", symbols.alloc_pd);
-  finder.Need("ibv_dealloc_pd", symbols.dealloc_pd);
-  finder.Need("ibv_reg_mr", symbols.reg_mr);
-  finder.Need("ibv_reg_mr_iova2", symbols.reg_mr_iova2);
-  finder.Want("ibv_reg_dmabuf_mr", symbols.reg_dmabuf_mr);
-  finder.Need("ibv_dereg_mr", symbols.dereg_mr);
-  finder.Need("ibv_create_comp_channel", symbols.create_comp_channel);
-  finder.Need("ibv_destroy_comp_channel", symbols.destroy_comp_channel);
-  finder.Need("ibv_create_cq", symbols.create_cq);
-  finder.Need("ibv_destroy_cq", symbols.destroy_cq);
-  finder.Need("ibv_get_cq_event", symbols.get_cq_event);
-  finder.Need("ibv_ack_cq_events", symbols.ack_cq_events);
-  finder.Need("ibv_create_srq", symbols.create_srq);
-  finder.Need("ibv_destroy_srq", symbols.destroy_srq);
-  finder.Need("ibv_create_qp", symbols.create_qp);
-  finder.Need("ibv_modify_qp", symbols.modify_qp);
-  finder.Need("ibv_query_qp", symbols.query_qp);
-  finder.Need("ibv_destroy_qp", symbols.destroy_qp);
-  finder.Need("ibv_wc_status_str", symbols.wc_status_str);
-  finder.Need("ibv_event_type_str", symbols.event_type_str);
-  return finder.missing();
+/// Fills `symbols`; returns the first name that is missing, or nothing.
+const char* FindAll(void* library, Symbols& symbols) {
+  const char* missing = nullptr;
+#define WC_WANT(member, symbol) \
+  symbols.member = reinterpret_cast<decltype(symbols.member)>(dlsym(library, #symbol));
+#define WC_NEED(member, symbol) \
+  WC_WANT(member, symbol)       \
+  if (symbols.member == nullptr && missing == nullptr) missing = #symbol;
+  WC_IBVERBS_NEEDED(WC_NEED)
+  WC_IBVERBS_WANTED(WC_WANT)
+#undef WC_NEED
+#undef WC_WANT
+  return missing;
 }
 
 /// Some providers answer a post with -EINVAL where the manual says EINVAL.
@@ -233,7 +200,7 @@ Result<std::shared_ptr<Ibverbs>> LoadIbverbsFrom(const char* soname) {
                          "): ", kPackages));
   }
   Symbols symbols;
-  if (const std::string missing = FindAll(library, symbols); !missing.empty()) {
+  if (const char* const missing = FindAll(library, symbols); missing != nullptr) {
     dlclose(library);
     return Status(Code::kUnavailable,
                   StrCat(soname, " has no ", missing, ": it is older than rdma-core 32, ", kPackages));

@@ -37,7 +37,7 @@ size_t StepOf(DType dtype) {
 
 Bytes Made(std::string_view name, DType dtype, int64_t version, size_t size = kBytes) {
   Bytes bytes(size);
-  FillTensor(name, dtype, version, bytes);
+  FillRange(name, dtype, version, 0, bytes);
   return bytes;
 }
 
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Generate, EveryDType, testing::ValuesIn(AllDTypes()),
 // Written down from the formula of the header with Python's integers.
 TEST(Generate, MakesTheWrittenFormula) {
   Bytes bytes(20);
-  FillTensor("wte.weight", DType::kBF16, 3, bytes);
+  FillRange("wte.weight", DType::kBF16, 3, 0, bytes);
   EXPECT_EQ(At(bytes, 0, 8), 0xBCAFBD413D4FBCE7u);
   EXPECT_EQ(At(bytes, 8, 8), 0xBD013C4B3C41BD99u);
   EXPECT_EQ(At(bytes, 16, 4), 0x3D453D97BCDB3C25u & 0xFFFFFFFFu);
@@ -181,7 +181,7 @@ TEST(Generate, ChangeGuardsAgainstNaN) {
 
 TEST(Generate, ValuesLookLikeWeights) {
   Bytes bytes(size_t{4} << 16);
-  FillTensor("w", DType::kF32, 4, bytes);
+  FillRange("w", DType::kF32, 4, 0, bytes);
   double sum = 0;
   for (size_t i = 0; i < bytes.size(); i += 4) {
     float value = 0;

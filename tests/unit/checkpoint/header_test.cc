@@ -212,21 +212,5 @@ TEST(MakeHeader, RefusesWhatNoFileMayHold) {
   EXPECT_THAT(message({{"__metadata__", DType::kU8, {1}}}, {}), HasSubstr("__metadata__"));
 }
 
-TEST(CheckSameTensors, NamesTheDifference) {
-  const std::vector<TensorInfo> tensors = {{"a", DType::kU8, {1}}, {"b", DType::kF32, {2, 2}}};
-  const auto header = MakeHeader(tensors, {});
-  ASSERT_TRUE(header.ok());
-  EXPECT_TRUE(CheckSameTensors(*header, tensors).ok());
-  EXPECT_TRUE(CheckSameTensors(*header, std::vector{tensors[1], tensors[0]}).ok());
-  const auto why = [&](const std::vector<TensorInfo>& other) {
-    return CheckSameTensors(*header, other).message();
-  };
-  EXPECT_THAT(why({tensors[0]}), HasSubstr("tensor \"b\" of the header is not among the tensors"));
-  EXPECT_THAT(why({tensors[0], tensors[1], {"c", DType::kU8, {1}}}), HasSubstr("\"c\" is not in the header"));
-  EXPECT_THAT(why({tensors[0], {"b", DType::kF32, {4}}}),
-              HasSubstr("F32 [4] here and F32 [2, 2] in the header"));
-  EXPECT_THAT(why({tensors[0], tensors[0]}), HasSubstr("\"a\" is not in the header"));
-}
-
 }  // namespace
 }  // namespace weightcast::checkpoint

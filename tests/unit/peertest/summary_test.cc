@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/statistics.h"
+
 namespace weightcast::peertest {
 namespace {
 
@@ -10,7 +12,7 @@ TEST(Summary, OfNothingIsZero) {
   EXPECT_EQ(none.samples, 0);
   EXPECT_EQ(none.lost, 3);
   EXPECT_EQ(none.p99, 0);
-  EXPECT_EQ(MedianOf({}), 0);
+  EXPECT_EQ(Median({}), 0);
 }
 
 TEST(Summary, HasQuantilesAndJitter) {
@@ -26,7 +28,7 @@ TEST(Summary, HasQuantilesAndJitter) {
   EXPECT_EQ(latency.jitter_p50, 1);
 }
 
-TEST(Summary, MedianOfAnEvenNumberIsBetween) { EXPECT_EQ(MedianOf({4, 1, 3, 2}), 2.5); }
+TEST(Summary, MedianOfAnEvenNumberIsBetween) { EXPECT_EQ(Median({4, 1, 3, 2}), 2.5); }
 
 TEST(Summary, KeepsTheBetterOfTwoMeasurementsInEachDirection) {
   PeerFacts facts;

@@ -4,7 +4,6 @@
 
 #include <csignal>
 
-#include "base/advice.h"
 #include "base/random.h"
 #include "base/socket.h"
 #include "base/strings.h"
@@ -28,13 +27,12 @@ P2pCrew::~P2pCrew() {
 
 Status P2pCrew::StartHere(const Settings& settings, const std::string& token) {
   WC_ASSIGN_OR_RETURN(ChannelPair pair, MakeChannelPair());
-  const pid_t pid = ForkWorker(/*parent_fd=*/-1, [&] {
-    pair.a.Close();
-    for (Party& other : parties_) other.channel.Close();
-    ServeParty(pair.b, settings, token);
-    return Status::Ok();
-  });
-  if (pid < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno))};
+  WC_ASSIGN_OR_RETURN(const pid_t pid, ForkWorker([&] {
+                        pair.a.Close();
+                        for (Party& other : parties_) other.channel.Close();
+                        ServeParty(pair.b, settings, token);
+                        return Status::Ok();
+                      }));
   parties_.push_back({std::move(pair.a), pid});
   return Status::Ok();
 }

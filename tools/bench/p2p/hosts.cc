@@ -103,12 +103,12 @@ class Parties {
   void Start(UniqueFd socket, UniqueFd& listener, const Settings& settings, const std::string& token) {
     std::erase_if(pids_, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) == pid; });
     if (pids_.size() >= kMaxParties) return;  // The caller sees its connection closed.
-    const pid_t pid = ForkWorker(-1, [&] {
+    const auto pid = ForkWorker([&] {
       listener.reset();
       Serve(std::move(socket), settings, token);
       return Status::Ok();
     });
-    if (pid > 0) pids_.insert(pid);
+    if (pid.ok()) pids_.insert(*pid);
   }
 
  private:

@@ -4,9 +4,9 @@
 #include <optional>
 #include <thread>
 
+#include "base/statistics.h"
 #include "tools/bench/p2p/crew.h"
 #include "tools/bench/p2p/messages.h"
-#include "tools/bench/statistics.h"
 #include "weightcast/clock.h"
 
 namespace weightcast::tools {
