@@ -15,13 +15,21 @@ TaskThread::~TaskThread() {
   if (thread_.joinable()) thread_.join();
 }
 
+Status TaskThread::StartIfNone() {
+  if (thread_.joinable()) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(thread_, StartThread(name_, [this] { Main(); }));
+  return Status::Ok();
+}
+
+Status TaskThread::Start() {
+  const std::lock_guard lock(mutex_);
+  return StartIfNone();
+}
+
 void TaskThread::Run(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) {
-      if (auto thread = StartThread(name_, [this] { Main(); }); thread.ok()) thread_ = std::move(*thread);
-    }
-    if (thread_.joinable()) {
+    if (StartIfNone().ok()) {
       tasks_.push_back(std::move(task));
       changed_.notify_one();
       return;

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <thread>
 
+#include "weightcast/status.h"
+
 namespace weightcast {
 
 /// Runs tasks in order on a thread of its own, which begins with the first. For what takes longer than the
@@ -18,10 +20,13 @@ class TaskThread {
   /// All tasks have run.
   ~TaskThread();
 
+  /// Begins the thread at once. kExhausted where the system gives none.
+  Status Start();
   /// On the caller's thread where the system gives no other.
   void Run(std::function<void()> task);
 
  private:
+  Status StartIfNone();  ///< Under the mutex.
   void Main();
 
   const char* const name_;

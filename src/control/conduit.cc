@@ -19,16 +19,13 @@ Result<std::unique_ptr<Conduit>> Conduit::Create() {
   return std::unique_ptr<Conduit>(new Conduit(std::move(stream)));
 }
 
-Status Conduit::Connect(Target target, std::shared_ptr<SessionLink> link) {
+Status Conduit::Connect(stream::ClientStream::Target target, std::shared_ptr<SessionLink> link) {
   address_ = target.address;
   link_ = std::move(link);
   assembler_ = {};
   proven_ = false;
-  return stream_->Connect({.address = std::move(target.address),
-                           .version = protocol::kProtocolVersion,
-                           .token = std::move(target.token),
-                           .purpose = target.purpose,
-                           .lease = target.lease});
+  target.version = protocol::kProtocolVersion;
+  return stream_->Connect(std::move(target));
 }
 
 void Conduit::Kick() {

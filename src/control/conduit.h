@@ -20,15 +20,9 @@ class Conduit {
   /// Errors: kExhausted, no descriptors.
   static Result<std::unique_ptr<Conduit>> Create();
 
-  struct Target {
-    std::string address;  ///< "host:port"; the name is resolved anew.
-    stream::RoleToken token;
-    stream::Purpose purpose = stream::Purpose::kControl;  ///< Or kObserve.
-    Duration lease{};
-  };
-  /// Opens a stream that sends what `link` holds; nullptr: nothing. None may be open. Errors, with nothing
-  /// begun: those of ClientStream::Connect.
-  Status Connect(Target target, std::shared_ptr<SessionLink> link);
+  /// Opens a stream of this release's version that sends what `link` holds; nullptr: nothing. None may be
+  /// open. Errors, with nothing begun: those of ClientStream::Connect.
+  Status Connect(stream::ClientStream::Target target, std::shared_ptr<SessionLink> link);
   /// Sends what is new in the link.
   void Kick();
   /// Ends the stream at once. Nothing follows.

@@ -37,7 +37,6 @@ struct Cost {
   std::string worker;  ///< Whose doing it was; empty: the controller's.
   std::string victim;  ///< Who waited; empty: all.
   double seconds = 0;
-  friend bool operator==(const Cost&, const Cost&) = default;
 };
 
 enum class PathStep : uint8_t {
@@ -60,7 +59,6 @@ struct Segment {
   double begin = 0;
   double seconds = 0;
   std::vector<Cost> costs;  ///< Their sum is `seconds`.
-  friend bool operator==(const Segment&, const Segment&) = default;
 };
 
 /// From the first publication to the last rank that serves, without a gap. Of an update that nobody serves:

@@ -31,11 +31,6 @@ constexpr Missing kMissing[] = {
     {RankStep::kAsked, ""},
     {RankStep::kServing, " has not said that it serves the version; check that it runs, and see its log"}};
 
-bool IsSteered(EngineStep step) {
-  return step == EngineStep::kPausing || step == EngineStep::kHalting || step == EngineStep::kSettling ||
-         step == EngineStep::kAdmitting;
-}
-
 }  // namespace
 
 Duration DeadlineRule::LimitOf(const EngineProgress& engine) const {

@@ -173,16 +173,8 @@ void EngineRule::Steered(GroupId group) {
 void EngineRule::SteerFailed(GroupId group, const Status& reason) {
   Target* target = state_.Of(group);
   if (target == nullptr) return;
-  switch (target->step) {
-    case EngineStep::kPausing:
-    case EngineStep::kHalting:
-    case EngineStep::kSettling:
-      return Out(group, reason, nullptr, 0);
-    case EngineStep::kAdmitting:
-      return Enter(*target, EngineStep::kDone);
-    default:
-      return;
-  }
+  if (target->step == EngineStep::kAdmitting) return Enter(*target, EngineStep::kDone);
+  if (IsSteered(target->step)) Out(group, reason, nullptr, 0);
 }
 
 // --- Out ------------------------------------------------------------------------------------------------

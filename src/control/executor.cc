@@ -95,10 +95,8 @@ void Executor::Do(Model& model, MakePlan& action) {
               .strategy = plan::StrategyFromName(settings_.strategy).value_or(plan::Strategy::kBalanced),
               .memory = settings_.plan_memory,
               .tables = settings_.tables,
-              .sources = {},
               .from_engines = action.from_engines,
-              .fused = model.fused,
-              .engines = {}};
+              .fused = model.fused};
   const auto member_of = [&](SessionId id) -> PlanMember {
     const Session& session = *sessions_.all().at(id);
     const protocol::Hello& hello = session.hello;
@@ -113,10 +111,15 @@ void Executor::Do(Model& model, MakePlan& action) {
     auto& members = job.engines.emplace_back();
     for (const SessionId id : engine) members.push_back(member_of(id));
   }
-  planner_.Submit(std::move(job), [this, &model, term = config_.term, box = mailbox_](PlanOutput output) {
-    auto shared = std::make_shared<PlanOutput>(std::move(output));
-    box->Post([this, &model, term, shared] {
-      if (term == config_.term) OnPlan(model, std::move(*shared));  // Else the model is no more.
+  planner_.Run([this, &model, term = config_.term, job = std::make_shared<const PlanJob>(std::move(job))] {
+    if (ending_) return;
+    const auto output = std::make_shared<PlanOutput>();
+    {
+      const trace::Span span(plans_);
+      *output = RunPlan(*job);
+    }
+    mailbox_->Post([this, &model, term, output] {
+      if (term == config_.term) OnPlan(model, std::move(*output));  // Else the model is no more.
     });
   });
 }

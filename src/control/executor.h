@@ -1,12 +1,14 @@
 #pragma once
 
+#include <atomic>
 #include <set>
 #include <span>
 #include <tuple>
 
+#include "base/task_thread.h"
 #include "control/controller_machine.h"
 #include "control/mailbox.h"
-#include "control/planner_thread.h"
+#include "control/plan_job.h"
 #include "control/sessions.h"
 #include "control/update_meter.h"
 #include "control/update_recorder.h"
@@ -35,6 +37,9 @@ class Executor {
   /// `mailbox`: brings plans back to this thread. `page`: see UpdateMeter.
   Executor(const Settings& settings, Sessions& sessions, std::shared_ptr<Mailbox> mailbox,
            std::shared_ptr<PageState> page);
+  ~Executor() { ending_ = true; }  ///< Waits for the plan that is being made; those that wait are dropped.
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
   /// Once. kExhausted where the system gives no thread for plans.
   Status Start() { return planner_.Start(); }
 
@@ -79,7 +84,9 @@ class Executor {
   std::map<std::pair<Model*, TimerId>, TimePoint> timer_times_;
   uint64_t changes_ = 0;
   UpdateMeter meter_;
-  PlannerThread planner_;
+  trace::Timing& plans_ = trace::TimingNamed("control.plan");
+  std::atomic<bool> ending_{false};
+  TaskThread planner_{"wc-planner"};  ///< Last: its tasks use the others.
 };
 
 }  // namespace weightcast::control

@@ -2,6 +2,7 @@
 
 #include <variant>
 
+#include "control/roster_changes.h"
 #include "control/roster_facts.h"
 
 namespace weightcast::control {
@@ -64,12 +65,12 @@ void Machine::On(const Attached& event) {
 }
 
 void Machine::On(const StreamBroken& event) {
-  if (const Group* group = SteeredBy(event.session)) return steering_.SetConnected(*group, false);
+  if (const Group* group = SteeredBy(event.session)) return SetControlConnected(roster_, group->id, false);
   if (const Worker* worker = roster_.Find(event.session)) membership_.OnBroken(*worker);
 }
 
 void Machine::On(const Resumed& event) {
-  if (const Group* group = SteeredBy(event.session)) return steering_.SetConnected(*group, true);
+  if (const Group* group = SteeredBy(event.session)) return SetControlConnected(roster_, group->id, true);
   if (const Worker* worker = roster_.Find(event.session)) membership_.OnResumed(*worker);
 }
 

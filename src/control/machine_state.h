@@ -39,7 +39,4 @@ struct MachineState {
   friend bool operator==(const MachineState&, const MachineState&) = default;
 };
 
-/// Equal states have equal fingerprints; others very probably different ones.
-uint64_t Fingerprint(const MachineState& state);
-
 }  // namespace weightcast::control

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 
 #include "base/strings.h"
 #include "control/controller_machine.h"
@@ -13,35 +14,16 @@ std::string_view PhaseOf(const MachineState& state) {
     // The engine that is least far tells.
     EngineStep least = EngineStep::kDone;
     for (const Target& target : state.engines.targets) least = std::min(least, target.step);
-    switch (least) {
-      case EngineStep::kSourceless:
-        return "repairing";
-      case EngineStep::kPausing:
-      case EngineStep::kGranting:
-      case EngineStep::kGranted:
-        return "granting";
-      case EngineStep::kWriting:
-        return "writing";
-      case EngineStep::kReady:
-      case EngineStep::kHalting:
-      case EngineStep::kCommitting:
-      case EngineStep::kSettling:
-        return "committing";
-      default:
-        return "serving";
-    }
+    if (least == EngineStep::kSourceless) return "repairing";
+    if (least <= EngineStep::kGranted) return "granting";
+    if (least == EngineStep::kWriting) return "writing";
+    return least <= EngineStep::kSettling ? "committing" : "serving";
   }
-  switch (state.plan.phase) {
-    case PlanPhase::kPlanning:
-      return "planning";
-    case PlanPhase::kPreparing:
-      return "connecting";
-    case PlanPhase::kPrepared:
-      return state.plan.stale ? "planning" : "planned";
-    case PlanPhase::kNone:
-      break;
-  }
-  return "waiting for workers";
+  const PlanPhase phase = state.plan.phase;
+  if (phase == PlanPhase::kPrepared && state.plan.stale) return "planning";
+  static constexpr std::string_view kPhases[] = {"waiting for workers", "planning", "connecting", "planned"};
+  static_assert(std::size(kPhases) == static_cast<size_t>(PlanPhase::kPrepared) + 1);
+  return kPhases[static_cast<size_t>(phase)];
 }
 
 /// "admitted"; "pausing"; "pause failed"; "gone"; empty without an EngineControl.
@@ -64,16 +46,13 @@ protocol::ModelView ViewOf(const MachineState& state) {
   if (state.updates.open) view.update = state.updates.open->id;
   for (const Worker& worker : state.roster.workers()) {
     view.workers.push_back({.name = NameOf(state.roster, worker),
-                            .host = {},
                             .incarnation = worker.incarnation,
                             .alive = worker.connected,
                             .prepared = worker.prepared != 0 && worker.prepared == state.plan.epoch,
                             .state = worker.state,
                             .version = worker.group == kTrainers
                                            ? protocol::VersionOf(state.runs.run, worker.offered, worker.label)
-                                           : worker.version,
-                            .addresses = {},
-                            .connections = {}});
+                                           : worker.version});
   }
   for (const Group& group : state.roster.groups()) {
     if (group.id == kTrainers) continue;

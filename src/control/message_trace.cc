@@ -1,18 +1,15 @@
 #include "control/message_trace.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "base/wall_clock.h"
 #include "protocol/codec.h"
 
 namespace weightcast::control {
 namespace {
 
-uint64_t MicrosecondsNow() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
-}
+uint64_t MicrosecondsNow() { return static_cast<uint64_t>(UnixNow() * 1e6); }
 
 size_t KeptBytes(const SharedPacket& packet) { return packet == nullptr ? 0 : packet->bytes(); }
 

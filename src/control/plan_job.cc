@@ -9,12 +9,11 @@
 
 #include "base/available.h"
 #include "base/hash.h"
+#include "base/out_of_memory.h"
 #include "base/strings.h"
 #include "plan/layout_builder.h"
 #include "plan/links.h"
-#include "plan/table_format.h"
 #include "plan/verify.h"
-#include "protocol/identity.h"
 #include "weightcast/rules.h"
 
 namespace weightcast::control {
@@ -28,12 +27,6 @@ std::vector<SessionId> SessionsOf(const std::vector<PlanMember>& members) {
 
 /// Each engine's names have been checked by themselves.
 const std::vector<std::string> kAnyName = {"{**}"};
-
-/// An error and whose fault it is.
-struct Failure {
-  Status status;
-  std::vector<SessionId> concerned;
-};
 
 /// Of names, dtypes and shapes: hundreds of engines are mostly alike.
 uint64_t HashOfTensors(const plan::Layout& layout) {
@@ -140,11 +133,10 @@ Result<NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
 /// The layouts of a job and what has been planned for them.
 class JobPlanner {
  public:
-  explicit JobPlanner(const PlanJob& job) : job_(job) {}
+  JobPlanner(const PlanJob& job, PlanOutput& output) : job_(job), output_(output) {}
 
-  /// False: failure() tells.
+  /// False: `output` has the error, and whose fault it is.
   bool Run() { return BuildLayouts() && CheckNames() && JoinLayouts() && MakeAndVerify(); }
-  [[nodiscard]] const Failure& failure() const { return failure_; }
 
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
   [[nodiscard]] const plan::Layout& trainers() const { return trainers_; }
@@ -152,7 +144,8 @@ class JobPlanner {
 
  private:
   bool Fail(Status status, std::vector<SessionId> concerned) {
-    failure_ = {.status = std::move(status), .concerned = std::move(concerned)};
+    output_.status = std::move(status);
+    output_.concerned = std::move(concerned);
     return false;
   }
   [[nodiscard]] std::vector<SessionId> Everybody() const {
@@ -161,8 +154,10 @@ class JobPlanner {
       for (const PlanMember& member : engine) all.push_back(member.session);
     return all;
   }
-  [[nodiscard]] std::string NameOf(size_t engine) const {
-    return StrCat("engine ", job_.engines[engine].front().member.name.engine);
+  /// Of an engine.
+  [[nodiscard]] Status Named(size_t engine, const Status& status) const {
+    return {status.code(),
+            StrCat("engine ", job_.engines[engine].front().member.name.engine, ": ", status.message())};
   }
 
   /// What the destinations have.
@@ -186,11 +181,9 @@ class JobPlanner {
     trainers_ = std::move(*trainers);
     for (size_t i = 0; i < job_.engines.size(); ++i) {
       if (const Status status = CheckGroups(job_.engines[i]); !status.ok())
-        return Fail({status.code(), StrCat(NameOf(i), ": ", status.message())}, SessionsOf(job_.engines[i]));
+        return Fail(Named(i, status), SessionsOf(job_.engines[i]));
       auto engine = BuildLayout(job_.engines[i]);
-      if (!engine.ok())
-        return Fail({engine.status().code(), StrCat(NameOf(i), ": ", engine.status().message())},
-                    SessionsOf(job_.engines[i]));
+      if (!engine.ok()) return Fail(Named(i, engine.status()), SessionsOf(job_.engines[i]));
       engines_.push_back(std::move(*engine));
     }
     return true;
@@ -209,7 +202,7 @@ class JobPlanner {
       if (is_new) at->second = plan::ResolveLinks(rules_, trainers_, engines_[i], unwanted).status();
       const Status& status = at->second;
       if (status.ok()) continue;
-      if (first.ok()) first = {status.code(), StrCat(NameOf(i), ": ", status.message())};
+      if (first.ok()) first = Named(i, status);
       for (const PlanMember& member : job_.engines[i]) concerned.push_back(member.session);
     }
     return first.ok() || Fail(first, std::move(concerned));
@@ -230,9 +223,7 @@ class JobPlanner {
     }
     const auto [engine, status] = FirstMisfit(
         [](const std::vector<plan::Layout>& layouts) { return plan::JoinEngines(layouts).status(); });
-    const Status& reason = status.ok() ? joined.status() : status;
-    return Fail({reason.code(), StrCat(NameOf(engine), ": ", reason.message())},
-                SessionsOf(job_.engines[engine]));
+    return Fail(Named(engine, status.ok() ? joined.status() : status), SessionsOf(job_.engines[engine]));
   }
 
   /// Engines from the one that is here longest: sessions are numbered as they come.
@@ -273,7 +264,7 @@ class JobPlanner {
   bool MakeAndVerify() {
     for (size_t i = 0; job_.from_engines && i < engines_.size(); ++i) {
       const Status status = plan::CheckCutsAmongEngines(job_.fused.get(), trainers_, engines_[i]);
-      if (!status.ok()) return Fail({status.code(), StrCat(NameOf(i), ": ", status.message())}, Everybody());
+      if (!status.ok()) return Fail(Named(i, status), Everybody());
     }
     const plan::PlanRequest request = RequestFor(inference_);
     auto made = plan::MakePlan(request);
@@ -305,119 +296,12 @@ class JobPlanner {
   }
 
   const PlanJob& job_;
-  Failure failure_;
+  PlanOutput& output_;
   NameRules rules_;
   plan::Layout trainers_;
   std::vector<plan::Layout> engines_;
   plan::Layout inference_;
   plan::Plan plan_;
-};
-
-/// Turns a plan into what each member is told.
-class HandoutMaker {
- public:
-  HandoutMaker(const PlanJob& job, const JobPlanner& planning, PlanOutput& output)
-      : job_(job),
-        planning_(planning),
-        output_(output),
-        encoder_(planning.trainers(), planning.inference(), planning.plan().table) {
-    for (const auto& engine : job.engines)
-      for (const PlanMember& member : engine) destinations_.push_back(&member);
-  }
-
-  Status Run() {
-    FindPeers();
-    if (!job_.tables.empty()) RemoveOldTables(job_);
-    for (size_t rank = 0; rank < job_.sources.size(); ++rank) {
-      WC_ASSIGN_OR_RETURN(auto packets, PlanFor(protocol::Role::kTrainer, rank, targets_[rank]));
-      for (const int target : targets_[rank]) {
-        WC_ASSIGN_OR_RETURN(SharedPacket landing, LandingOf(static_cast<size_t>(target)));
-        packets.push_back(std::move(landing));
-      }
-      output_.handouts.push_back({job_.sources[rank].session, std::move(packets)});
-    }
-    for (size_t number = 0; number < destinations_.size(); ++number) {
-      WC_ASSIGN_OR_RETURN(auto packets, PlanFor(protocol::Role::kInference, number, sources_[number]));
-      output_.handouts.push_back({destinations_[number]->session, std::move(packets)});
-    }
-    return Status::Ok();
-  }
-
- private:
-  void FindPeers() {
-    const plan::RoutingTable& table = planning_.plan().table;
-    targets_.resize(job_.sources.size());
-    sources_.resize(destinations_.size());
-    landings_.resize(destinations_.size());
-    for (size_t rank = 0; rank < job_.sources.size(); ++rank) {
-      const auto [first, last] = table.OfSource(static_cast<int>(rank));
-      for (int64_t route = first; route < last; ++route) {
-        const int target = table.View(route).dst_rank;
-        targets_[rank].insert(target);
-        sources_[static_cast<size_t>(target)].insert(static_cast<int>(rank));
-      }
-    }
-  }
-
-  Result<std::vector<SharedPacket>> PlanFor(protocol::Role role, size_t number, const std::set<int>& peers) {
-    const bool trainer = role == protocol::Role::kTrainer;
-    using Role = plan::RankTable::Role;
-    WC_ASSIGN_OR_RETURN(std::string table, encoder_.Encode(trainer ? Role::kTrainer : Role::kInference,
-                                                           static_cast<int>(number), job_.epoch));
-    protocol::Plan message{.epoch = job_.epoch,
-                           .run = job_.run,
-                           .table = std::move(table),
-                           .table_file = {},
-                           .peers = {},
-                           .gives = trainer && job_.from_engines};
-    if (!job_.tables.empty()) {
-      auto file = WriteTable(job_, role, number, message.table);
-      if (file.ok()) {
-        message.table_file = std::move(*file);
-        message.table.clear();
-      } else {
-        output_.warning = StrCat(file.status().message(), "; until then tables go by network");
-      }
-    }
-    const size_t others = trainer ? destinations_.size() : job_.sources.size();
-    for (size_t peer = 0; peer < others; ++peer) {
-      const PlanMember& other = trainer ? *destinations_[peer] : job_.sources[peer];
-      protocol::Member& told = message.peers.emplace_back();
-      told.name = other.member.name;
-      if (!peers.contains(static_cast<int>(peer))) continue;
-      told = other.member;
-      if (trainer) told.key = KeyFor(job_.sources[number].member, other);
-    }
-    WC_ASSIGN_OR_RETURN(SharedPacket packet, MakePacket(protocol::ControllerMessage(std::move(message))));
-    return std::vector<SharedPacket>{std::move(packet)};
-  }
-
-  /// Sources connect to destinations.
-  [[nodiscard]] std::string KeyFor(const protocol::Member& source, const PlanMember& destination) const {
-    return protocol::PairKey(destination.secret,
-                             protocol::IdentityOf(job_.job, source.name, source.incarnation));
-  }
-
-  /// One packet for all trainers that write to this destination.
-  Result<SharedPacket> LandingOf(size_t number) {
-    SharedPacket& made = landings_[number];
-    if (made == nullptr) {
-      protocol::PeerLanding message{.destination = static_cast<uint32_t>(number),
-                                    .map = *destinations_[number]->landing};
-      message.map.epoch = job_.epoch;
-      WC_ASSIGN_OR_RETURN(made, MakePacket(protocol::ControllerMessage(std::move(message))));
-    }
-    return made;
-  }
-
-  const PlanJob& job_;
-  const JobPlanner& planning_;
-  PlanOutput& output_;
-  const plan::TableEncoder encoder_;
-  std::vector<const PlanMember*> destinations_;
-  std::vector<std::set<int>> targets_;  ///< Per trainer.
-  std::vector<std::set<int>> sources_;  ///< Per destination.
-  std::vector<SharedPacket> landings_;
 };
 
 std::string Summary(const PlanJob& job, const JobPlanner& planning) {
@@ -431,24 +315,32 @@ std::string Summary(const PlanJob& job, const JobPlanner& planning) {
                 HumanBytes(static_cast<double>(report.lower_bound_bytes)), ")");
 }
 
+Result<PlanOutput> PlanAndEncode(const PlanJob& job) {
+  PlanOutput output;
+  output.epoch = job.epoch;
+  JobPlanner planning(job, output);
+  if (!planning.Run()) return output;
+  const plan::RoutingTable& table = planning.plan().table;
+  output.summary = Summary(job, planning);
+  output.fused =
+      job.from_engines
+          ? job.fused
+          : std::make_shared<const plan::FusedTensors>(plan::FusedTensorsOf(table, planning.inference()));
+  output.status = MakeHandouts(
+      job, {.trainers = planning.trainers(), .inference = planning.inference(), .table = table}, output);
+  if (!output.status.ok()) output.handouts.clear();  // Too large to be sent.
+  return output;
+}
+
 }  // namespace
 
 PlanOutput RunPlan(const PlanJob& job) {
-  PlanOutput output;
-  output.epoch = job.epoch;
-  JobPlanner planning(job);
-  if (!planning.Run()) {
-    output.status = planning.failure().status;
-    output.concerned = planning.failure().concerned;
-    return output;
-  }
-  output.summary = Summary(job, planning);
-  output.fused = job.from_engines ? job.fused
-                                  : std::make_shared<const plan::FusedTensors>(
-                                        plan::FusedTensorsOf(planning.plan().table, planning.inference()));
-  output.status = HandoutMaker(job, planning, output).Run();
-  if (!output.status.ok()) output.handouts.clear();  // Too large to be sent.
-  return output;
+  auto output = OrOutOfMemory("the controller", "the plan", [&] { return PlanAndEncode(job); });
+  if (output.ok()) return std::move(*output);
+  PlanOutput failed;
+  failed.epoch = job.epoch;
+  failed.status = output.status();
+  return failed;
 }
 
 }  // namespace weightcast::control

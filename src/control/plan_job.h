@@ -32,11 +32,11 @@ struct PlanJob {
   plan::Strategy strategy = plan::Strategy::kBalanced;
   uint64_t memory = 0;  ///< Setting plan_memory.
   std::string tables;   ///< Shared folder, or empty.
-  std::vector<PlanMember> sources;
+  std::vector<PlanMember> sources = {};
   bool from_engines =
       false;  ///< The sources are ranks of engines: names are theirs, and they are told to give.
   std::shared_ptr<const plan::FusedTensors> fused;  ///< As trainers were planned last; nullptr: not yet.
-  std::vector<std::vector<PlanMember>> engines;
+  std::vector<std::vector<PlanMember>> engines = {};
 };
 
 /// What each member is to be told, in order; ready to be sent.
@@ -54,8 +54,17 @@ struct PlanOutput {
   std::string warning;  ///< Tables could not be written to the folder and went by network.
 };
 
-/// Plans, verifies, encodes. Takes as long as it takes; any thread.
+/// Plans, verifies, encodes. Takes as long as it takes; any thread. Fails, too, where memory runs out.
 PlanOutput RunPlan(const PlanJob& job);
+
+/// A plan and the layouts that it joins.
+struct PlannedTable {
+  const plan::Layout& trainers;
+  const plan::Layout& inference;
+  const plan::RoutingTable& table;
+};
+/// Adds what each member is told of it. Errors: kExhausted, too large to be sent.
+Status MakeHandouts(const PlanJob& job, const PlannedTable& planned, PlanOutput& output);
 
 /// Writes one table atomically; returns its path relative to `folder`:
 /// "<job>/<model>/term-<number>-<id>/epoch-<n>/trainer-<rank>.table" or ".../inference-<number>.table".

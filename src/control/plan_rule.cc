@@ -101,11 +101,7 @@ void PlanRule::Replan() {
     });
   }
   if (!state_.stale || state_.phase == PlanPhase::kPlanning) return;
-  if (!IsPossible()) {
-    if (state_.phase == PlanPhase::kPreparing) out_.Disarm(TimerKind::kPrepare);
-    state_.phase = PlanPhase::kNone;
-    return;
-  }
+  if (!IsPossible()) return Drop();
   if (state_.delay) return;
   state_.delay = true;
   out_.Arm(TimerKind::kPlan, 0, std::min(kSettle, config_.lease / 10));
@@ -119,7 +115,7 @@ void PlanRule::OnPlanTimer() {
 }
 
 void PlanRule::StartPlan() {
-  if (state_.phase == PlanPhase::kPreparing) out_.Disarm(TimerKind::kPrepare);
+  Drop();
   roster_.BeginEpoch(++state_.epoch);
   state_.phase = PlanPhase::kPlanning;
   state_.stale = state_.partial = state_.from_engines = false;
@@ -146,7 +142,7 @@ void PlanRule::StartPlan() {
 
 uint32_t PlanRule::PlanRepair(std::vector<SessionId> sources, bool from_engines,
                               const std::vector<GroupId>& engines) {
-  if (state_.phase == PlanPhase::kPreparing) out_.Disarm(TimerKind::kPrepare);
+  Drop();
   roster_.BeginEpoch(++state_.epoch);
   state_.phase = PlanPhase::kPlanning;
   state_.stale = false;
@@ -167,7 +163,7 @@ uint32_t PlanRule::PlanRepair(std::vector<SessionId> sources, bool from_engines,
   return state_.epoch;
 }
 
-void PlanRule::DropRepair() {
+void PlanRule::Drop() {
   if (state_.phase == PlanPhase::kPreparing) out_.Disarm(TimerKind::kPrepare);
   state_.phase = PlanPhase::kNone;
 }
@@ -246,8 +242,7 @@ void PlanRule::OnPrepared(const Worker& worker, const protocol::Prepared& messag
 }
 
 void PlanRule::Void(Duration delay) {
-  if (state_.phase == PlanPhase::kPreparing) out_.Disarm(TimerKind::kPrepare);
-  state_.phase = PlanPhase::kNone;
+  Drop();
   state_.stale = true;
   state_.delay = true;
   out_.Arm(TimerKind::kPlan, 0, delay);

@@ -22,7 +22,7 @@ class PlanRule final : public Planning, private Rule {
   void EndPartial() override;
   uint32_t PlanRepair(std::vector<SessionId> sources, bool from_engines,
                       const std::vector<GroupId>& engines) override;
-  void DropRepair() override;
+  void Drop() override;
 
   // Events. What is about another plan than the present one is dropped: false.
   bool OnPlanMade(uint32_t epoch);

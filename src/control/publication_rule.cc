@@ -31,14 +31,10 @@ void PublicationRule::Reopens() {
 // --- Answers --------------------------------------------------------------------------------------------
 
 void PublicationRule::AnswerFailed(const Worker& trainer, int64_t number, const Status& reason) {
-  out_.Send(trainer.session, protocol::Done{.update = {},
-                                            .version = protocol::VersionOf(rules_.runs->run(), number),
-                                            .met_policy = false,
-                                            .reason = reason,
-                                            .engines = {},
-                                            .senders = {},
-                                            .receivers = {},
-                                            .routes = {}});
+  protocol::Done done;
+  done.version = protocol::VersionOf(rules_.runs->run(), number);
+  done.reason = reason;
+  out_.Send(trainer.session, std::move(done));
 }
 
 /// Bytes that came about before the run began, or in one that another controller counted. This trainer will

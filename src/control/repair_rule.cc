@@ -133,7 +133,7 @@ void RepairRule::PlanFailed(const Status& reason) {
   out_.Log(LogLevel::kWarning, protocol::ToString(rules_.updates->update().id), " cannot go on from ",
            rules_.planning->plan().from_engines ? "engines" : "trainers",
            " that are left: ", reason.message());
-  rules_.planning->DropRepair();
+  rules_.planning->Drop();
   state_.epoch = 0;
   if (state_.loss.ok()) state_.loss = reason;
   state_.holders = Next(state_.holders);

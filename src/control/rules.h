@@ -84,8 +84,8 @@ class Planning {
   /// For a repair: these sources give to the ranks of these engines. Returns the epoch.
   virtual uint32_t PlanRepair(std::vector<SessionId> sources, bool from_engines,
                               const std::vector<GroupId>& engines) = 0;
-  /// What was planned for a repair does not work.
-  virtual void DropRepair() = 0;
+  /// The plan, or the one that is being prepared, counts no more.
+  virtual void Drop() = 0;
 
  protected:
   ~Planning() = default;

@@ -42,10 +42,6 @@ void SteeringRule::Attach(SessionId session, const protocol::Hello& hello) {
   out_.Log(LogLevel::kInfo, name, " joined from ", hello.host);
 }
 
-void SteeringRule::SetConnected(const Group& group, bool connected) {
-  SetControlConnected(roster_, group.id, connected);
-}
-
 void SteeringRule::OnGone(const Group& group, const Status& reason) {
   out_.Add(Forget{group.control.session});
   Lose(group, {reason.code(), StrCat("the control of engine ", group.name, " is lost: ", reason.message())});

@@ -20,7 +20,6 @@ class SteeringRule final : public Steering, private Rule {
   void Attach(SessionId session, const protocol::Hello& hello) override;
 
   // Events of the EngineControl of this group.
-  void SetConnected(const Group& group, bool connected);
   void OnGone(const Group& group, const Status& reason);
   void OnMessage(const Group& group, const protocol::WorkerMessage& message);
 

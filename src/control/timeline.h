@@ -16,7 +16,6 @@ struct RouteTime {
   std::string source;  ///< "trainer 0"
   uint64_t bytes = 0;
   double seconds = 0;  ///< From the grants on until the last byte, in all parts.
-  friend bool operator==(const RouteTime&, const RouteTime&) = default;
 };
 
 struct RankTimeline {
@@ -27,7 +26,6 @@ struct RankTimeline {
     double granted = kNever;
     double started = kNever;  ///< The last of its sources was told.
     double ready = kNever;
-    friend bool operator==(const Part&, const Part&) = default;
   };
   std::vector<Part> parts = {};
   double committing = kNever;  ///< Was told to.
@@ -36,7 +34,6 @@ struct RankTimeline {
   double serving = kNever;
   std::vector<RouteTime> routes = {};
   std::vector<protocol::Span> spans = {};  ///< As it told them.
-  friend bool operator==(const RankTimeline&, const RankTimeline&) = default;
 };
 
 struct SourceTimeline {
@@ -47,10 +44,8 @@ struct SourceTimeline {
   struct Sending {
     std::string to;
     protocol::Span span;
-    friend bool operator==(const Sending&, const Sending&) = default;
   };
   std::vector<Sending> sendings = {};
-  friend bool operator==(const SourceTimeline&, const SourceTimeline&) = default;
 };
 
 /// An order to an EngineControl.
@@ -59,14 +54,12 @@ struct SteerTime {
   protocol::Move move{};
   double asked = kNever;
   double answered = kNever;
-  friend bool operator==(const SteerTime&, const SteerTime&) = default;
 };
 
 /// The controller did not run, or was busy with something else.
 struct StallTime {
   double begin = 0;
   double seconds = 0;
-  friend bool operator==(const StallTime&, const StallTime&) = default;
 };
 
 struct UpdateTimeline {
@@ -89,7 +82,6 @@ struct UpdateTimeline {
       for (const RouteTime& route : rank.routes) sum += route.bytes;
     return sum;
   }
-  friend bool operator==(const UpdateTimeline&, const UpdateTimeline&) = default;
 };
 
 }  // namespace weightcast::control

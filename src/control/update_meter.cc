@@ -1,7 +1,8 @@
 #include "control/update_meter.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "base/wall_clock.h"
 
 namespace weightcast::control {
 namespace {
@@ -52,9 +53,8 @@ void UpdateMeter::MeasureEnd(const std::string& model, UpdateClock& clock, proto
     bytes_.Add(done.bytes);
   }
   if (page_ == nullptr) return;
-  const auto ended = std::chrono::system_clock::now().time_since_epoch();
   page_->Add({.model = model,
-              .ended = std::chrono::duration_cast<std::chrono::milliseconds>(ended).count(),
+              .ended = static_cast<int64_t>(UnixNow() * 1e3),
               .done = done,
               .moments = clock.moments});
 }

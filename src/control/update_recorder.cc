@@ -1,8 +1,10 @@
 #include "control/update_recorder.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
+
+#include "base/wall_clock.h"
+#include "control/roster_facts.h"
 
 namespace weightcast::control {
 namespace {
@@ -12,13 +14,7 @@ constexpr size_t kMostIntervals = 256;  ///< Orders, and stalls, of the last upd
 
 protocol::WorkerName WorkerNameOf(const MachineState& state, SessionId session) {
   const Worker* worker = state.roster.Find(session);
-  if (worker == nullptr) return {};
-  if (worker->group == kTrainers)
-    return {.role = protocol::Role::kTrainer, .engine = {}, .rank = worker->rank};
-  const Group* group = state.roster.FindGroup(worker->group);
-  return {.role = protocol::Role::kInference,
-          .engine = group == nullptr ? "" : group->name,
-          .rank = worker->rank};
+  return worker == nullptr ? protocol::WorkerName{} : NameOf(state.roster, *worker);
 }
 
 std::vector<std::string> TextsOf(const MachineState& state, const std::vector<SessionId>& sessions) {
@@ -39,11 +35,6 @@ size_t SpansOf(const UpdateTimeline& timeline) {
   for (const auto& source : timeline.sources) count += source.sendings.size();
   for (const auto& rank : timeline.ranks) count += rank.spans.size();
   return count;
-}
-
-int64_t UnixMilliseconds(Duration ago) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now - ago).count();
 }
 
 }  // namespace
@@ -242,7 +233,7 @@ void UpdateRecorder::OpenUpdate(const protocol::GrantRequest& request, const Mac
     open.sources[session] = static_cast<size_t>(&source - open.timeline.sources.data());
   }
   open.timeline.opened = Since(at);
-  open.timeline.began_unix_ms = UnixMilliseconds(at - open.began);
+  open.timeline.began_unix_ms = static_cast<int64_t>((UnixNow() - Seconds(at - open.began)) * 1e3);
   NamesOf(state);
 }
 

@@ -80,14 +80,10 @@ void ListRows(const Roster& roster, const UpdateReport& report, protocol::Done& 
 }  // namespace
 
 protocol::Done MakeDone(const MachineConfig& config, const Roster& roster, const UpdateReport& report) {
-  protocol::Done done{.update = report.id,
-                      .version = report.version,
-                      .met_policy = true,
-                      .reason = {},
-                      .engines = report.absent,
-                      .senders = {},
-                      .receivers = {},
-                      .routes = {}};
+  protocol::Done done;
+  done.update = report.id;
+  done.version = report.version;
+  done.engines = report.absent;
   for (const EngineEnd& end : report.engines)
     done.engines.push_back({.engine = roster.FindGroup(end.group)->name,
                             .committed = end.committed,

@@ -59,6 +59,38 @@ double SecondsOf(const std::vector<Cost>& costs, Cause cause) {
   return sum;
 }
 
+/// What is said of a cause.
+struct CauseTexts {
+  std::string_view what;  ///< After whose doing it was; before who waited, if it ends so. Empty: RouteText.
+  std::string_view remedy;
+};
+
+const CauseTexts& TextsOf(Cause cause) {
+  static constexpr CauseTexts kTexts[] = {
+      {" published after the others, or its streams were not done",
+       "even out the trainers' steps; announce the version earlier"},
+      {"the controller was busy or did not run", "give the controller a core of its own"},
+      {"it waited for a plan, or for the update before it",
+       "join engines between updates; publish less often than an update takes"},
+      {" let the update wait: its engine had not paused, or came late",
+       "shorten the engine's pause, or use shadow landing"},
+      {" waited until others had read its memory", "let engines that join late come between updates"},
+      {" did not run or did not answer", "look whether the process was stopped or its host is overloaded"},
+      {" was busy with other destinations before ", "use more trainers as sources, or more cores for them"},
+      {" read its checkpoint, and nothing was on its way to ", "use a faster disk, or publish from memory"},
+      {" cast or gathered tensors, and nothing was on its way to ",
+       "give the trainer more cores, or publish in the engines' dtype and layout"},
+      {"", "look at this link: rate, errors, other traffic; else it is as fast as the link allows"},
+      {"", "raise the setting chunk"},
+      {"", "fuse small tensors, or shard so that rows stay whole"},
+      {"", "look in the log why the lane failed"},
+      {" opened and closed its memory for the update", "look for slow memory registration in the log"},
+      {" compared what had arrived", "set checksum and compare to 0 where the network is trusted"},
+      {" switched to the new version", "shorten on_switch and post-processing"}};
+  static_assert(std::size(kTexts) == static_cast<size_t>(Cause::kSwitch) + 1);
+  return kTexts[static_cast<size_t>(cause)];
+}
+
 class Judge {
  public:
   Judge(const Explained& update, const Explanations& before) : update_(update) {
@@ -85,7 +117,7 @@ class Judge {
     verdict.cause = cost->cause == Cause::kLink ? KindOfLink(*cost) : cost->cause;
     if (Judged()) verdict.usual = UsualOf(cost->cause);
     verdict.text = Text(verdict);
-    verdict.remedy = Remedy(verdict);
+    verdict.remedy = TextsOf(verdict.cause).remedy;
     return verdict;
   }
 
@@ -240,77 +272,9 @@ class Judge {
   }
 
   [[nodiscard]] std::string What(const Verdict& verdict) const {
-    const std::string& who = verdict.worker;
-    switch (verdict.cause) {
-      case Cause::kLateTrainer:
-        return StrCat(who, " published after the others, or its streams were not done");
-      case Cause::kController:
-        return "the controller was busy or did not run";
-      case Cause::kOpening:
-        return "it waited for a plan, or for the update before it";
-      case Cause::kLateEngine:
-        return StrCat(who, " let the update wait: its engine had not paused, or came late");
-      case Cause::kMemoryLent:
-        return StrCat(who, " waited until others had read its memory");
-      case Cause::kStopped:
-        return StrCat(who, " did not run or did not answer");
-      case Cause::kSender:
-        return StrCat(who, " was busy with other destinations before ", verdict.victim);
-      case Cause::kSlowDisk:
-        return StrCat(who, " read its checkpoint, and nothing was on its way to ", verdict.victim);
-      case Cause::kSlowCast:
-        return StrCat(who, " cast or gathered tensors, and nothing was on its way to ", verdict.victim);
-      case Cause::kFence:
-        return StrCat(who, " opened and closed its memory for the update");
-      case Cause::kVerify:
-        return StrCat(who, " compared what had arrived");
-      case Cause::kSwitch:
-        return StrCat(who, " switched to the new version");
-      case Cause::kLink:
-      case Cause::kSmallChunks:
-      case Cause::kTinyTensors:
-      case Cause::kLaneDown:
-        return RouteText(verdict);
-    }
-    return {};
-  }
-
-  [[nodiscard]] static std::string Remedy(const Verdict& verdict) {
-    switch (verdict.cause) {
-      case Cause::kLateTrainer:
-        return "even out the trainers' steps; announce the version earlier";
-      case Cause::kController:
-        return "give the controller a core of its own";
-      case Cause::kOpening:
-        return "join engines between updates; publish less often than an update takes";
-      case Cause::kLateEngine:
-        return "shorten the engine's pause, or use shadow landing";
-      case Cause::kMemoryLent:
-        return "let engines that join late come between updates";
-      case Cause::kStopped:
-        return "look whether the process was stopped or its host is overloaded";
-      case Cause::kSender:
-        return "use more trainers as sources, or more cores for them";
-      case Cause::kSlowDisk:
-        return "use a faster disk, or publish from memory";
-      case Cause::kSlowCast:
-        return "give the trainer more cores, or publish in the engines' dtype and layout";
-      case Cause::kFence:
-        return "look for slow memory registration in the log";
-      case Cause::kVerify:
-        return "set checksum and compare to 0 where the network is trusted";
-      case Cause::kSwitch:
-        return "shorten on_switch and post-processing";
-      case Cause::kLink:
-        return "look at this link: rate, errors, other traffic; else it is as fast as the link allows";
-      case Cause::kSmallChunks:
-        return "raise the setting chunk";
-      case Cause::kTinyTensors:
-        return "fuse small tensors, or shard so that rows stay whole";
-      case Cause::kLaneDown:
-        return "look in the log why the lane failed";
-    }
-    return {};
+    const std::string_view what = TextsOf(verdict.cause).what;
+    if (what.empty()) return RouteText(verdict);
+    return StrCat(verdict.worker, what, what.ends_with(' ') ? verdict.victim : "");
   }
 
   const Explained& update_;

@@ -378,23 +378,13 @@ class BeastServer final : public Server, public Owner {
   std::thread thread_;
 };
 
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 std::string PercentDecoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    const int high = text[i] == '%' && i + 2 < text.size() ? HexDigit(text[i + 1]) : -1;
-    const int low = high >= 0 ? HexDigit(text[i + 2]) : -1;
-    if (low < 0) {
-      out += text[i];
-      continue;
-    }
-    out += static_cast<char>(high * 16 + low);
-    i += 2;
+    const bool whole = text[i] == '%' && i + 2 < text.size();
+    const auto byte = whole ? ParseHex<uint8_t>(text.substr(i + 1, 2)) : std::nullopt;
+    out += byte ? static_cast<char>(*byte) : text[i];
+    if (byte) i += 2;
   }
   return out;
 }

@@ -155,9 +155,8 @@ Status Decoder::ReadRoute(uint32_t index, RankTable::Route& route) {
   route.transform = (flags & kRouteCasts) != 0       ? Transform::kCast
                     : (flags & kRouteQuantises) != 0 ? Transform::kQuantise
                                                      : Transform::kNone;
-  const TensorInfo& from = table_.source_tensors[static_cast<size_t>(source.tensor)];
-  const TensorInfo& to = table_.destination_tensors[static_cast<size_t>(destination.tensor)];
-  const Result<Transform> transform = TransformBetween(from, to);
+  const TensorInfo& from = table_.SourceTensor(route.src_shard);
+  const Result<Transform> transform = TransformBetween(from, table_.DestinationTensor(route.dst_shard));
   if (!transform.ok() || *transform != route.transform)
     return Corrupt("a route has a transform that its dtypes do not allow");
   WC_RETURN_IF_ERROR(ReadBoxes(flags, source.box, destination.box, route));

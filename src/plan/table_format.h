@@ -58,6 +58,13 @@ struct RankTable {
   std::vector<Route> routes;  ///< In the order of sending for a trainer, by slot for an inference rank.
   std::vector<int> peers;     ///< Ranks of the other side that a route names, ascending.
 
+  [[nodiscard]] const TensorInfo& SourceTensor(uint32_t shard) const {
+    return source_tensors[static_cast<size_t>(source_shards[shard].tensor)];
+  }
+  [[nodiscard]] const TensorInfo& DestinationTensor(uint32_t shard) const {
+    return destination_tensors[static_cast<size_t>(destination_shards[shard].tensor)];
+  }
+
   friend bool operator==(const RankTable&, const RankTable&) = default;
 };
 

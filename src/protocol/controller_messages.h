@@ -14,7 +14,6 @@ struct Welcome {
   Term term;
   Run run = {};              ///< Versions of these trainers belong to it.
   double lease_seconds = 0;  ///< The controller's; workers of another lease warn.
-  friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 constexpr auto Fields(Is<Welcome> auto& m, auto&& visit) {
   return visit(F("term", m.term), F("run", m.run), F("lease_seconds", m.lease_seconds));
@@ -23,7 +22,6 @@ constexpr auto Fields(Is<Welcome> auto& m, auto&& visit) {
 /// Ends the session for good: wrong job, rank taken, protocol version, plan error ...
 struct Refused {
   Status reason;
-  friend bool operator==(const Refused&, const Refused&) = default;
 };
 constexpr auto Fields(Is<Refused> auto& m, auto&& visit) { return visit(F("reason", m.reason)); }
 /// A plan this worker has a part in: from here on everything of older epochs is void. `table` is
@@ -38,7 +36,6 @@ struct Plan {
   std::vector<Member> peers;
   /// Inference: this rank is a source of the plan, and its table is one of the sending side.
   bool gives = false;
-  friend bool operator==(const Plan&, const Plan&) = default;
 };
 constexpr auto Fields(Is<Plan> auto& m, auto&& visit) {
   return visit(F("epoch", m.epoch), F("run", m.run), F("table", m.table, Bytes{kMaxMessageBytes}),
@@ -50,7 +47,6 @@ constexpr auto Fields(Is<Plan> auto& m, auto&& visit) {
 struct PeerLanding {
   uint32_t destination = 0;
   LandingMap map;
-  friend bool operator==(const PeerLanding&, const PeerLanding&) = default;
 };
 constexpr auto Fields(Is<PeerLanding> auto& m, auto&& visit) {
   return visit(F("destination", m.destination), F("map", m.map));
@@ -59,7 +55,6 @@ constexpr auto Fields(Is<PeerLanding> auto& m, auto&& visit) {
 /// Trainer and inference: this version was superseded before its update opened.
 struct Superseded {
   Version version;
-  friend bool operator==(const Superseded&, const Superseded&) = default;
 };
 constexpr auto Fields(Is<Superseded> auto& m, auto&& visit) { return visit(F("version", m.version)); }
 /// Inference: give grants when the engine is paused (or has a spare buffer). Above part 0: every rank of the
@@ -68,7 +63,6 @@ struct GrantRequest {
   UpdateId update;
   Version version;
   uint32_t part = 0;
-  friend bool operator==(const GrantRequest&, const GrantRequest&) = default;
 };
 constexpr auto Fields(Is<GrantRequest> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("version", m.version), F("part", m.part, kPart));
@@ -80,7 +74,6 @@ struct DestinationGrant {
   uint32_t slot = 0;
   uint64_t grant = 0;
   bool compares = false;  ///< The destination wants SentDigests.
-  friend bool operator==(const DestinationGrant&, const DestinationGrant&) = default;
 };
 constexpr auto Fields(Is<DestinationGrant> auto& m, auto&& visit) {
   return visit(F("destination", m.destination), F("slot", m.slot), F("grant", m.grant, Fixed{}),
@@ -94,7 +87,6 @@ struct Start {
   Version version;
   uint32_t part = 0;
   std::vector<DestinationGrant> grants;
-  friend bool operator==(const Start&, const Start&) = default;
 };
 constexpr auto Fields(Is<Start> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("version", m.version), F("part", m.part, kPart),
@@ -107,7 +99,6 @@ struct SourceDigests {
   uint32_t source = 0;  ///< Its number in the table.
   uint32_t part = 0;
   std::vector<TensorDigest> digests;
-  friend bool operator==(const SourceDigests&, const SourceDigests&) = default;
 };
 constexpr auto Fields(Is<SourceDigests> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("source", m.source), F("part", m.part, kPart),
@@ -117,13 +108,11 @@ constexpr auto Fields(Is<SourceDigests> auto& m, auto&& visit) {
 /// Inference: all ranks of the engine (of all engines, by policy) are ready: switch.
 struct Commit {
   UpdateId update;
-  friend bool operator==(const Commit&, const Commit&) = default;
 };
 constexpr auto Fields(Is<Commit> auto& m, auto&& visit) { return visit(F("update", m.update)); }
 /// Inference: all ranks of the engine have switched: serve.
 struct Serve {
   UpdateId update;
-  friend bool operator==(const Serve&, const Serve&) = default;
 };
 constexpr auto Fields(Is<Serve> auto& m, auto&& visit) { return visit(F("update", m.update)); }
 /// Trainer: this destination's engine is out of the update: stop writing to it, say nothing of it any more.
@@ -131,7 +120,6 @@ constexpr auto Fields(Is<Serve> auto& m, auto&& visit) { return visit(F("update"
 struct Stop {
   UpdateId update;
   uint32_t destination = 0;
-  friend bool operator==(const Stop&, const Stop&) = default;
 };
 constexpr auto Fields(Is<Stop> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("destination", m.destination));
@@ -145,7 +133,6 @@ struct Abort {
   Status reason;
   Version version = {};  ///< Trainer: of the update.
   bool started = true;   ///< Inference: some source may have been told of this engine's grants.
-  friend bool operator==(const Abort&, const Abort&) = default;
 };
 constexpr auto Fields(Is<Abort> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("reason", m.reason), F("version", m.version),
@@ -156,7 +143,6 @@ constexpr auto Fields(Is<Abort> auto& m, auto&& visit) {
 struct Release {
   UpdateId update;
   Version version = {};
-  friend bool operator==(const Release&, const Release&) = default;
 };
 constexpr auto Fields(Is<Release> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("version", m.version));
@@ -167,7 +153,6 @@ struct EngineOutcome {
   bool committed = false;
   Status reason;
   int64_t rank = -1;  ///< Whose fault it was, if it was a rank's of this engine.
-  friend bool operator==(const EngineOutcome&, const EngineOutcome&) = default;
 };
 constexpr auto Fields(Is<EngineOutcome> auto& m, auto&& visit) {
   return visit(F("engine", m.engine, Name{}), F("committed", m.committed), F("reason", m.reason),
@@ -179,7 +164,6 @@ struct RankBytes {
   uint64_t bytes = 0;
   double seconds = 0;
   uint64_t compared = 0;  ///< Receivers: as in Ready.
-  friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
 constexpr auto Fields(Is<RankBytes> auto& m, auto&& visit) {
   return visit(F("name", m.name), F("bytes", m.bytes), F("seconds", m.seconds), F("compared", m.compared));
@@ -191,7 +175,6 @@ struct RouteBytes {
   WorkerName receiver;
   uint64_t bytes = 0;
   double seconds = 0;  ///< From the receiver's grant on.
-  friend bool operator==(const RouteBytes&, const RouteBytes&) = default;
 };
 constexpr auto Fields(Is<RouteBytes> auto& m, auto&& visit) {
   return visit(F("sender", m.sender), F("receiver", m.receiver), F("bytes", m.bytes),
@@ -213,7 +196,6 @@ struct Done {
   uint64_t bytes = 0;
   uint64_t compared = 0;        ///< As in Ready.
   uint32_t compared_ranks = 0;  ///< That have compared any.
-  friend bool operator==(const Done&, const Done&) = default;
 };
 constexpr auto Fields(Is<Done> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("version", m.version), F("met_policy", m.met_policy),
@@ -238,21 +220,17 @@ struct Steer {
   Move move = Move::kEvict;
   Version version;
   Status reason = {};  ///< Of kEvict.
-  friend bool operator==(const Steer&, const Steer&) = default;
 };
 constexpr auto Fields(Is<Steer> auto& m, auto&& visit) {
   return visit(F("order", m.order), F("move", m.move), F("version", m.version), F("reason", m.reason));
 }
 
 /// Inference: the engine has an EngineControl and takes part in updates only with it.
-struct Controlled {
-  friend bool operator==(const Controlled&, const Controlled&) = default;
-};
+struct Controlled {};
 
 /// Inference: the tensors that all trainers have registered, by name, without those they only declare.
 struct Offered {
   std::vector<TensorInfo> tensors;
-  friend bool operator==(const Offered&, const Offered&) = default;
 };
 constexpr auto Fields(Is<Offered> auto& m, auto&& visit) {
   return visit(F("tensors", m.tensors, List{kMaxShards}));
@@ -262,7 +240,6 @@ constexpr auto Fields(Is<Offered> auto& m, auto&& visit) {
 struct Lost {
   WorkerName name;
   Status reason;
-  friend bool operator==(const Lost&, const Lost&) = default;
 };
 constexpr auto Fields(Is<Lost> auto& m, auto&& visit) {
   return visit(F("name", m.name), F("reason", m.reason));

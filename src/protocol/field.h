@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -127,5 +128,13 @@ consteval size_t MembersOf() {
 /// compile.
 template <typename T>
 inline constexpr bool kComplete = kFields<T> == MembersOf<T>();
+
+/// Messages are equal if all their members are.
+template <HasFields T>
+constexpr bool operator==(const T& a, const T& b) {
+  static_assert(kComplete<T>, "Fields leaves a member out");
+  const auto values = [](const auto&... fields) { return std::tie(fields.value...); };
+  return Fields(a, values) == Fields(b, values);
+}
 
 }  // namespace weightcast::protocol

@@ -17,7 +17,6 @@ struct AskUpdates {
   std::string model;    ///< Empty: all models.
   int64_t number = -1;  ///< Only those to the version of this number.
   uint32_t last = 1;    ///< How many of each model.
-  friend bool operator==(const AskUpdates&, const AskUpdates&) = default;
 };
 constexpr auto Fields(Is<AskUpdates> auto& m, auto&& visit) {
   return visit(F("model", m.model, Name{}), F("number", m.number, Range{-1, kMaxVersionNumber}),
@@ -27,7 +26,6 @@ constexpr auto Fields(Is<AskUpdates> auto& m, auto&& visit) {
 struct Updates {
   Status reason;     ///< Why there is no JSON.
   std::string json;  ///< As docs/explain.md has it.
-  friend bool operator==(const Updates&, const Updates&) = default;
 };
 constexpr auto Fields(Is<Updates> auto& m, auto&& visit) {
   return visit(F("reason", m.reason), F("json", m.json, Bytes{kMaxMessageBytes}));

@@ -16,7 +16,6 @@ inline constexpr size_t kMaxTracedBytes = 1024;
 /// Observer: answered by a Trace. From here on it gets no ClusterView.
 struct AskTrace {
   uint64_t from = 0;  ///< The place of the first message that it wants.
-  friend bool operator==(const AskTrace&, const AskTrace&) = default;
 };
 constexpr auto Fields(Is<AskTrace> auto& m, auto&& visit) { return visit(F("from", m.from)); }
 
@@ -29,7 +28,6 @@ struct TracedMessage {
   uint64_t bytes = 0;     ///< Of the encoded message; of one that was sent in pieces, theirs.
   std::string name;
   std::string fields;  ///< BriefOf; empty for a message that was cut into pieces when it was sent.
-  friend bool operator==(const TracedMessage&, const TracedMessage&) = default;
 };
 constexpr auto Fields(Is<TracedMessage> auto& m, auto&& visit) {
   return visit(F("microseconds", m.microseconds), F("model", m.model, Name{}), F("worker", m.worker),
@@ -41,7 +39,6 @@ constexpr auto Fields(Is<TracedMessage> auto& m, auto&& visit) {
 struct Trace {
   uint64_t first = 0;  ///< The place of the first; above what was asked for, those between are forgotten.
   std::vector<TracedMessage> messages;
-  friend bool operator==(const Trace&, const Trace&) = default;
 };
 constexpr auto Fields(Is<Trace> auto& m, auto&& visit) {
   return visit(F("first", m.first), F("messages", m.messages, List{kMaxTraced}));

@@ -52,7 +52,6 @@ constexpr auto Fields(Is<Term> auto& m, auto&& visit) {
 struct Run {
   uint64_t number = 0;
   uint64_t origin = 0;  ///< Term::id of the controller that counted it.
-  friend bool operator==(const Run&, const Run&) = default;
 };
 constexpr auto Fields(Is<Run> auto& m, auto&& visit) {
   return visit(F("number", m.number), F("origin", m.origin, Fixed{}));
@@ -106,7 +105,6 @@ struct ShardInfo {
   TensorInfo tensor;
   Box box;
   bool declared = false;
-  friend bool operator==(const ShardInfo&, const ShardInfo&) = default;
 };
 constexpr auto Fields(Is<ShardInfo> auto& m, auto&& visit) {
   return visit(F("tensor", m.tensor), F("box", m.box), F("declared", m.declared));
@@ -119,7 +117,6 @@ struct Member {
   std::vector<std::string> addresses;
   /// In a source's plan: what it proves to this peer (PairKey). Otherwise empty.
   std::string key = {};
-  friend bool operator==(const Member&, const Member&) = default;
 };
 constexpr auto Fields(Is<Member> auto& m, auto&& visit) {
   return visit(F("name", m.name), F("incarnation", m.incarnation, Fixed{}),
@@ -131,7 +128,6 @@ struct SourceGrant {
   uint32_t source = 0;  ///< Its number in the table.
   uint32_t slot = 0;
   uint64_t id = 0;
-  friend bool operator==(const SourceGrant&, const SourceGrant&) = default;
 };
 constexpr auto Fields(Is<SourceGrant> auto& m, auto&& visit) {
   return visit(F("source", m.source), F("slot", m.slot), F("id", m.id, Fixed{}));

@@ -11,15 +11,14 @@ namespace weightcast::protocol {
 
 struct WorkerView {
   WorkerName name;
-  std::string host;
+  std::string host = {};
   uint64_t incarnation = 0;
   bool alive = false;
   bool prepared = false;
   EngineState state = EngineState::kJoining;
   Version version;
-  std::vector<std::string> addresses;
-  std::vector<std::string> connections;  ///< Of Prepared.
-  friend bool operator==(const WorkerView&, const WorkerView&) = default;
+  std::vector<std::string> addresses = {};
+  std::vector<std::string> connections = {};  ///< Of Prepared.
 };
 constexpr auto Fields(Is<WorkerView> auto& m, auto&& visit) {
   return visit(F("name", m.name), F("host", m.host, Name{}), F("incarnation", m.incarnation, Fixed{}),
@@ -35,7 +34,6 @@ struct EngineView {
   Version version;
   std::string last_error;
   std::string control = {};  ///< How its EngineControl stands: "admitted", "pausing" ...; empty: it has none.
-  friend bool operator==(const EngineView&, const EngineView&) = default;
 };
 constexpr auto Fields(Is<EngineView> auto& m, auto&& visit) {
   return visit(F("name", m.name, Name{}), F("incarnation", m.incarnation, Fixed{}), F("ranks", m.ranks),
@@ -54,7 +52,6 @@ struct ModelView {
   std::string last_error;
   std::vector<RankBytes> senders;  ///< Of the last update, as in Done.
   std::vector<RouteBytes> routes;  ///< Likewise.
-  friend bool operator==(const ModelView&, const ModelView&) = default;
 };
 constexpr auto Fields(Is<ModelView> auto& m, auto&& visit) {
   return visit(F("model", m.model, Name{}), F("epoch", m.epoch), F("phase", m.phase, Name{}),
@@ -67,7 +64,6 @@ struct ClusterView {
   Term term;
   std::string job;
   std::vector<ModelView> models;
-  friend bool operator==(const ClusterView&, const ClusterView&) = default;
 };
 constexpr auto Fields(Is<ClusterView> auto& m, auto&& visit) {
   return visit(F("term", m.term), F("job", m.job, Name{}), F("models", m.models, List{kMaxModels}));

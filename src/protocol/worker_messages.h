@@ -28,7 +28,6 @@ struct Hello {
   Version newest;   ///< Inference: that this process has ever served.
   Run run;          ///< Trainer: the last that it was told of.
   Term term;        ///< The last that this process has followed; number 0: none.
-  friend bool operator==(const Hello&, const Hello&) = default;
 };
 constexpr auto Fields(Is<Hello> auto& m, auto&& visit) {
   return visit(F("protocol", m.protocol), F("job", m.job, Name{}), F("model", m.model, Name{}),
@@ -57,7 +56,6 @@ struct Register {
   std::string group_model = {};  ///< Of a commit group: the model whose tensors and rules these are.
   /// Inference: in how many parts an update comes, each granted when the one before was handed on.
   uint32_t parts = 1;
-  friend bool operator==(const Register&, const Register&) = default;
 };
 constexpr auto Fields(Is<Register> auto& m, auto&& visit) {
   return visit(F("shards", m.shards, List{kMaxShards}), F("rules", m.rules, Bytes{kMaxRulesBytes}),
@@ -68,9 +66,7 @@ constexpr auto Fields(Is<Register> auto& m, auto&& visit) {
 }
 
 /// Inference: asks for Offered, once. Answered when all trainers have registered.
-struct AskOffered {
-  friend bool operator==(const AskOffered&, const AskOffered&) = default;
-};
+struct AskOffered {};
 
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
 /// registration begins at `offset` of region `region`. A trainer knows tensors and boxes from its table but
@@ -84,10 +80,8 @@ struct LandingMap {
     uint64_t offset = 0;
     uint64_t shard = 0;  ///< Key of (tensor, box, copy); unique within the map. Opaque to the controller.
     uint32_t part = 0;   ///< Of the update, with which it comes.
-    friend bool operator==(const Place&, const Place&) = default;
   };
   std::vector<Place> places;
-  friend bool operator==(const LandingMap&, const LandingMap&) = default;
 };
 constexpr auto Fields(Is<LandingMap::Place> auto& m, auto&& visit) {
   return visit(F("region", m.region), F("offset", m.offset), F("shard", m.shard, Fixed{}),
@@ -103,7 +97,6 @@ struct Prepared {
   uint32_t epoch = 0;
   /// Inference: how each source reaches this rank, a line each, for people.
   std::vector<std::string> connections = {};
-  friend bool operator==(const Prepared&, const Prepared&) = default;
 };
 constexpr auto Fields(Is<Prepared> auto& m, auto&& visit) {
   return visit(F("epoch", m.epoch), F("connections", m.connections, kConnections));
@@ -115,7 +108,6 @@ struct Published {
   /// The bytes stay unchanged until this trainer publishes again: engines that join later get them too.
   bool hold = false;
   std::string label = {};  ///< Version::label; trainer 0's counts.
-  friend bool operator==(const Published&, const Published&) = default;
 };
 constexpr auto Fields(Is<Published> auto& m, auto&& visit) {
   return visit(F("number", m.number, Range{0, kMaxVersionNumber}), F("run", m.run), F("hold", m.hold),
@@ -127,7 +119,6 @@ struct Granted {
   std::vector<SourceGrant> grants;
   uint32_t part = 0;
   bool compares = false;  ///< The rank wants SourceDigests of each source before it is ready.
-  friend bool operator==(const Granted&, const Granted&) = default;
 };
 constexpr auto Fields(Is<Granted> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("grants", m.grants, List{kMaxWorkers}), F("part", m.part, kPart),
@@ -139,7 +130,6 @@ struct SourceBytes {
   uint32_t source = 0;  ///< Its number in the table.
   uint64_t bytes = 0;
   double seconds = 0;
-  friend bool operator==(const SourceBytes&, const SourceBytes&) = default;
 };
 constexpr auto Fields(Is<SourceBytes> auto& m, auto&& visit) {
   return visit(F("source", m.source), F("bytes", m.bytes), F("seconds", m.seconds));
@@ -153,7 +143,6 @@ struct Ready {
   std::vector<SourceBytes> sources = {};
   uint32_t part = 0;
   uint64_t compared = 0;  ///< Tensors that were compared with their sources by digest; 0: none was asked for.
-  friend bool operator==(const Ready&, const Ready&) = default;
 };
 constexpr auto Fields(Is<Ready> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("bytes", m.bytes), F("seconds", m.seconds),
@@ -164,14 +153,12 @@ constexpr auto Fields(Is<Ready> auto& m, auto&& visit) {
 /// Inference: switched; not yet serving.
 struct Committed {
   UpdateId update;
-  friend bool operator==(const Committed&, const Committed&) = default;
 };
 constexpr auto Fields(Is<Committed> auto& m, auto&& visit) { return visit(F("update", m.update)); }
 /// Inference: serving this version.
 struct Serving {
   UpdateId update;
   Version version;
-  friend bool operator==(const Serving&, const Serving&) = default;
 };
 constexpr auto Fields(Is<Serving> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("version", m.version));
@@ -182,7 +169,6 @@ struct Aborted {
   UpdateId update;
   bool lost = false;
   Version landed = {};  ///< As in Register.
-  friend bool operator==(const Aborted&, const Aborted&) = default;
 };
 constexpr auto Fields(Is<Aborted> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("lost", m.lost), F("landed", m.landed));
@@ -197,7 +183,6 @@ struct Failed {
   int64_t destination = -1;  ///< Source: its number in the table, when only the path to it failed.
   Status reason;
   int64_t source = -1;  ///< Inference: its number in the table, when only the path from it failed.
-  friend bool operator==(const Failed&, const Failed&) = default;
 };
 constexpr auto Fields(Is<Failed> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("destination", m.destination, kWorkerOrNone), F("reason", m.reason),
@@ -211,7 +196,6 @@ struct SentDigests {
   uint32_t destination = 0;  ///< Its number in the table.
   uint32_t part = 0;
   std::vector<TensorDigest> digests;
-  friend bool operator==(const SentDigests&, const SentDigests&) = default;
 };
 constexpr auto Fields(Is<SentDigests> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("destination", m.destination), F("part", m.part, kPart),
@@ -253,7 +237,6 @@ struct Span {
   uint64_t chunk = 0;     ///< Most bytes of one write of the transport.
   uint32_t lanes = 0;     ///< That were up.
   std::string path = {};  ///< For people: the transport, its lanes, the peer.
-  friend bool operator==(const Span&, const Span&) = default;
 };
 constexpr auto Fields(Is<Span> auto& m, auto&& visit) {
   return visit(F("kind", m.kind), F("peer", m.peer, kWorkerOrNone), F("part", m.part, kPart),
@@ -266,7 +249,6 @@ constexpr auto Fields(Is<Span> auto& m, auto&& visit) {
 struct Spans {
   UpdateId update;
   std::vector<Span> spans;
-  friend bool operator==(const Spans&, const Spans&) = default;
 };
 constexpr auto Fields(Is<Spans> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("spans", m.spans, List{kMaxSpans}));
@@ -274,15 +256,12 @@ constexpr auto Fields(Is<Spans> auto& m, auto&& visit) {
 
 /// Inference: nothing can land here any more, nobody reads here, and nothing is served, until the next
 /// Register.
-struct Suspended {
-  friend bool operator==(const Suspended&, const Suspended&) = default;
-};
+struct Suspended {};
 
 /// EngineControl: what Steer asked for is done, or why not.
 struct Steered {
   uint64_t order = 0;  ///< 0: of none; said once in each session, which begins with it.
   Status status;
-  friend bool operator==(const Steered&, const Steered&) = default;
 };
 constexpr auto Fields(Is<Steered> auto& m, auto&& visit) {
   return visit(F("order", m.order), F("status", m.status));
@@ -291,17 +270,12 @@ constexpr auto Fields(Is<Steered> auto& m, auto&& visit) {
 /// Trainer: the user called cancel().
 struct Cancel {
   int64_t number = 0;
-  friend bool operator==(const Cancel&, const Cancel&) = default;
 };
 constexpr auto Fields(Is<Cancel> auto& m, auto&& visit) { return visit(F("number", m.number)); }
-struct Heartbeat {
-  friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
-};
+struct Heartbeat {};
 
 /// Polite end.
-struct Leave {
-  friend bool operator==(const Leave&, const Leave&) = default;
-};
+struct Leave {};
 
 constexpr SpanKind LastOf(SpanKind) { return SpanKind::kWrite; }
 std::string_view NameOf(SpanKind kind);  ///< "await_commit"

@@ -20,6 +20,11 @@ Status Broken(std::string_view what, int error) {
                                      "; check the network, and that the other side runs")};
 }
 
+Status ClosedSilently() {
+  return {Code::kUnavailable,
+          "the other side has closed the stream without a reason; see its log, and check that it runs"};
+}
+
 }  // namespace
 
 Connection::Connection(UniqueFd fd, TlsSession tls, size_t most_queued)
@@ -43,19 +48,14 @@ void Connection::Take(std::string_view ciphertext) {
   if (cipher_.size() - cipher_sent_ > kMostCiphertext + 2 * kRecordBytes)
     return EndWith(
         {Code::kExhausted, StrCat("the other side sends requests and does not read the answers", kSeePeer)});
-  if (tls_.ended())
-    EndWith({Code::kUnavailable,
-             "the other side has closed the stream without a reason; see its log, and check that it runs"});
+  if (tls_.ended()) EndWith(ClosedSilently());
 }
 
 void Connection::Read() {
   std::array<char, kRecordBytes> bytes;
   for (size_t taken = 0; taken < kReadAtOnce && !HasFrame();) {
     const ssize_t got = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (got == 0)
-      return EndWith(
-          {Code::kUnavailable,
-           "the other side has closed the stream without a reason; see its log, and check that it runs"});
+    if (got == 0) return EndWith(ClosedSilently());
     if (got < 0) {
       if (errno != EAGAIN && errno != EINTR) EndWith(Broken("recv", errno));
       return;

@@ -20,11 +20,6 @@ namespace {
 constexpr auto kLeastTime = std::chrono::milliseconds(100);
 constexpr auto kTimeOfWorkers = std::chrono::seconds(1);
 
-std::string PeerOf(int fd) {
-  const auto peer = PeerAddressOf(fd);
-  return peer.ok() ? peer->ToString() : "an unknown address";
-}
-
 void SendAlert(int fd, Alert alert) {
   const std::string record = AlertRecord(alert);
   [[maybe_unused]] const ssize_t ignored =
@@ -41,6 +36,11 @@ void LogRefused(const std::string& peer, std::string_view why) {
 }
 
 }  // namespace
+
+std::string PeerTextOf(int fd) {
+  const auto peer = PeerAddressOf(fd);
+  return peer.ok() ? peer->ToString() : "an unknown address";
+}
 
 Result<std::unique_ptr<Handshakes>> Handshakes::Create(Options options) {
   WC_ASSIGN_OR_RETURN(TlsContext context,
@@ -101,7 +101,7 @@ TimePoint Handshakes::expiry() const {
 TimePoint Handshakes::deadline() const { return held_back_ ? std::min(expiry(), room_at()) : expiry(); }
 
 void Handshakes::Begin(UniqueFd fd) {
-  const std::string peer = PeerOf(fd.get());
+  const std::string peer = PeerTextOf(fd.get());
   if (const Status status = BeginTls(fd, peer); !status.ok()) LogRefused(peer, status.message());
 }
 

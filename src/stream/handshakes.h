@@ -20,6 +20,9 @@
 
 namespace weightcast::stream {
 
+/// The address of the other end, for messages.
+std::string PeerTextOf(int fd);
+
 /// Connections between their whole ClientHello and their client's proof. However many come, a turn costs the
 /// loop at most kAtOnce of their steps. One thread's, but for Add.
 class Handshakes {

@@ -29,30 +29,27 @@ ServerKeys::ServerKeys(MasterToken master, uint32_t version)
       job_(JobHash(controller_.public_key())) {}
 
 ServerKeys::Judgement ServerKeys::Judge(const ClientHello& hello) const {
+  const auto refused = [](Alert alert, std::string reason) {
+    return Judgement{.identity = {}, .alert = alert, .reason = std::move(reason)};
+  };
   if (!hello.tls13)
-    return {
-        .identity = {},
-        .alert = Alert::kProtocolVersion,
-        .reason =
-            "it is not a weightcast process: it does not offer TLS 1.3; find out what connects from there"};
+    return refused(
+        Alert::kProtocolVersion,
+        "it is not a weightcast process: it does not offer TLS 1.3; find out what connects from there");
   if (std::ranges::find(hello.protocols, ProtocolName(version_)) == hello.protocols.end())
-    return {.identity = {},
-            .alert = Alert::kNoProtocol,
-            .reason = StrCat("it speaks ", VersionsOf(hello), ", this controller protocol version ", version_,
-                             "; use the same weightcast on all hosts")};
+    return refused(Alert::kNoProtocol,
+                   StrCat("it speaks ", VersionsOf(hello), ", this controller protocol version ", version_,
+                          "; use the same weightcast on all hosts"));
   if (hello.identity.empty())
-    return {.identity = {},
-            .alert = Alert::kHandshakeFailure,
-            .reason = "it is not a weightcast process: it offers no key; find out what connects from there"};
+    return refused(Alert::kHandshakeFailure,
+                   "it is not a weightcast process: it offers no key; find out what connects from there");
   auto identity = ParseIdentity(hello.identity);
   if (!identity || identity->version != version_ || !PurposeOf(identity->member.role))
-    return {.identity = {},
-            .alert = Alert::kUnknownIdentity,
-            .reason = "its key has a name of no role; use the same weightcast on all hosts"};
+    return refused(Alert::kUnknownIdentity,
+                   "its key has a name of no role; use the same weightcast on all hosts");
   if (identity->job != job_)
-    return {.identity = {},
-            .alert = Alert::kUnknownIdentity,
-            .reason = "its token is of another job; give it this job's WEIGHTCAST_TOKEN or token_file"};
+    return refused(Alert::kUnknownIdentity,
+                   "its token is of another job; give it this job's WEIGHTCAST_TOKEN or token_file");
   return {.identity = std::move(identity)};
 }
 

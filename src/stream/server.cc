@@ -66,7 +66,7 @@ class Server final : public StreamServer {
     if (IsHttp2Client(opening.bytes)) return RefuseHttp2(opening);
     const auto hello = ReadClientHello(opening.bytes);
     if (!hello.ok()) {
-      WC_LOG_LIMITED(kWarning, "refused what connected from ", PeerOf(opening), ": ",
+      WC_LOG_LIMITED(kWarning, "refused what connected from ", PeerTextOf(opening.fd), ": ",
                      hello.status().message());
       return {.then = Then::kEnd, .send = AlertRecord(Alert::kDecodeError)};
     }
@@ -74,20 +74,15 @@ class Server final : public StreamServer {
     if (!whole) return {.then = Then::kWait};
     const auto judgement = keys_->Judge(*whole);
     if (judgement.identity) return {.then = Then::kTake};
-    WC_LOG_LIMITED(kWarning, "refused a process at ", PeerOf(opening), ": ", judgement.reason);
+    WC_LOG_LIMITED(kWarning, "refused a process at ", PeerTextOf(opening.fd), ": ", judgement.reason);
     return {.then = Then::kEnd, .send = AlertRecord(judgement.alert)};
-  }
-
-  static std::string PeerOf(const Acceptor::Opening& opening) {
-    const auto peer = PeerAddressOf(opening.fd);
-    return peer.ok() ? peer->ToString() : "an unknown address";
   }
 
   static Acceptor::Answer RefuseHttp2(const Acceptor::Opening& opening) {
     using Then = Acceptor::Answer::Then;
     if (opening.bytes.size() < kLeastPreface) return {.then = Then::kWait};
     WC_LOG_LIMITED(
-        kWarning, "refused a process at ", PeerOf(opening),
+        kWarning, "refused a process at ", PeerTextOf(opening.fd),
         ": it speaks HTTP/2, as an older release of weightcast does; use the same weightcast on all hosts");
     return {.then = Then::kEnd};
   }

@@ -20,10 +20,11 @@ int64_t CutOf(const plan::RankTable::Route& route) {
 
 }  // namespace
 
-std::span<const Item> Batches::Of(uint32_t transfer) const {
-  const size_t first = first_item_[transfer];
-  const size_t last = transfer + 1 < transfers() ? first_item_[transfer + 1] : items_.size();
-  return std::span(items_).subspan(first, last - first);
+std::span<const Item> Batches::Of(const TransferRange& range) const {
+  const auto begin = [this](uint32_t transfer) {
+    return transfer < transfers() ? first_item_[transfer] : items_.size();
+  };
+  return std::span(items_).subspan(begin(range.first), begin(range.end) - begin(range.first));
 }
 
 TransferRange Batches::OfPart(uint32_t part) const {
@@ -86,11 +87,10 @@ std::vector<Batches> CutIntoBatches(const plan::RankTable& table, std::span<cons
   if (!std::ranges::is_sorted(order, {}, part_of)) std::ranges::stable_sort(order, {}, part_of);
   for (const uint32_t index : order) {
     const auto& route = table.routes[index];
-    const auto& shard = table.destination_shards[route.dst_shard];
-    const TensorInfo& tensor = table.destination_tensors[static_cast<size_t>(shard.tensor)];
+    const DType dtype = table.DestinationTensor(route.dst_shard).dtype;
     const auto peer = std::lower_bound(table.peers.begin(), table.peers.end(), route.peer);
     cutters[static_cast<size_t>(peer - table.peers.begin())].Add(index, plan::ElementsOf(route.src_box),
-                                                                 CutOf(route), tensor.dtype, part_of(index));
+                                                                 CutOf(route), dtype, part_of(index));
   }
   return batches;
 }

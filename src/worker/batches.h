@@ -37,7 +37,8 @@ class Batches {
   /// Those of one part of the update; their signals count from its first. None of a part without routes.
   [[nodiscard]] TransferRange OfPart(uint32_t part) const;
   /// The parts of one transfer, in the order of its bytes.
-  [[nodiscard]] std::span<const Item> Of(uint32_t transfer) const;
+  [[nodiscard]] std::span<const Item> Of(uint32_t transfer) const { return Of({transfer, transfer + 1}); }
+  [[nodiscard]] std::span<const Item> Of(const TransferRange& range) const;
   /// Bytes of one transfer as they land: those of the destination's dtype.
   [[nodiscard]] int64_t BytesOf(uint32_t transfer) const { return bytes_of_[transfer]; }
   [[nodiscard]] int64_t BytesOf(const TransferRange& range) const;

@@ -83,11 +83,7 @@ SwitchRun CallWaiter::Switch(const InferenceOutput::Switch& task) const {
   if (task.call) run.status = task.call(task.version);
   if (run.status.ok()) {
     run.changed = true;
-    if (session_.settings().compare != 0) {
-      run.status = task.memory->CopyAndCompare();
-    } else {
-      run.status = task.memory->CopyToLive();
-    }
+    run.status = task.memory->CopyToLive(session_.settings().compare != 0);
   }
   if (!run.status.ok())
     run.status = {run.status.code(), StrCat(session_.text(), " could not switch: ", run.status.message())};

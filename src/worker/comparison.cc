@@ -8,14 +8,12 @@ namespace weightcast::worker {
 Result<std::unique_ptr<PairDigests>> PairDigests::Make(const plan::RankTable& table, const Batches& batches,
                                                        const TransferRange& transfers) {
   std::unique_ptr<PairDigests> made(new PairDigests(table, batches, transfers));
-  for (uint32_t transfer = transfers.first; transfer < transfers.end; ++transfer) {
-    for (const Item& item : batches.Of(transfer)) {
-      const int tensor = table.destination_shards[table.routes[item.route].dst_shard].tensor;
-      if (!made->place_of_.try_emplace(tensor, made->keys_.size()).second) continue;
-      WC_ASSIGN_OR_RETURN(auto key,
-                          digest::TensorKey::Of(table.destination_tensors[static_cast<size_t>(tensor)]));
-      made->keys_.push_back(std::move(key));
-    }
+  for (const Item& item : batches.Of(transfers)) {
+    const uint32_t shard = table.routes[item.route].dst_shard;
+    const int tensor = table.destination_shards[shard].tensor;
+    if (!made->place_of_.try_emplace(tensor, made->keys_.size()).second) continue;
+    WC_ASSIGN_OR_RETURN(auto key, digest::TensorKey::Of(table.DestinationTensor(shard)));
+    made->keys_.push_back(std::move(key));
   }
   made->sums_.resize(made->keys_.size());
   return made;

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "kernels/list.h"
+
 namespace weightcast::worker {
 namespace {
 
@@ -31,22 +33,11 @@ void Each(const std::byte* source, std::byte* target, int64_t count) {
 bool CanConvert(DType from, DType to) { return from == to || (IsFloat(from) && IsFloat(to)); }
 
 void Convert(DType from, const std::byte* source, DType to, std::byte* target, int64_t count) {
-  const auto pair = [&](DType a, DType b) { return from == a && to == b; };
-  if (from == to) {
-    std::memcpy(target, source, static_cast<size_t>(BytesOf(from, count)));
-  } else if (pair(DType::kF32, DType::kBF16)) {
-    Each<kernels::F32, kernels::BF16>(source, target, count);
-  } else if (pair(DType::kF32, DType::kF16)) {
-    Each<kernels::F32, kernels::F16>(source, target, count);
-  } else if (pair(DType::kBF16, DType::kF32)) {
-    Each<kernels::BF16, kernels::F32>(source, target, count);
-  } else if (pair(DType::kF16, DType::kF32)) {
-    Each<kernels::F16, kernels::F32>(source, target, count);
-  } else if (pair(DType::kBF16, DType::kF16)) {
-    Each<kernels::BF16, kernels::F16>(source, target, count);
-  } else if (pair(DType::kF16, DType::kBF16)) {
-    Each<kernels::F16, kernels::BF16>(source, target, count);
-  }
+  if (from == to) std::memcpy(target, source, static_cast<size_t>(BytesOf(from, count)));
+#define WC_CONVERT(name, From, To) \
+  if (from == DType::k##From && to == DType::k##To) Each<kernels::From, kernels::To>(source, target, count);
+  WC_CASTS(WC_CONVERT)
+#undef WC_CONVERT
 }
 
 }  // namespace weightcast::worker

@@ -179,21 +179,6 @@ bool LandingMemory::SameMemory(const std::vector<Shard>& others) const {
   });
 }
 
-Status LandingMemory::CopyAndCompare() const {
-  constexpr size_t kBlock = size_t{256} << 10;
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    if (!IsSpare(shards_[i]) || IsOnDevice(shards_[i])) continue;
-    const auto live = SpanOf(shards_[i]);
-    for (size_t at = 0; at < live.size(); at += kBlock) {
-      const size_t bytes = std::min(kBlock, live.size() - at);
-      std::memcpy(live.data() + at, landing_[i] + at, bytes);
-      if (std::memcmp(live.data() + at, landing_[i] + at, bytes) != 0) return Changed(shards_[i]);
-    }
-  }
-  WC_RETURN_IF_ERROR(CopyOnDevices());
-  return CompareOnDevices();
-}
-
 Status LandingMemory::CompareOnDevices() const {
   std::vector<Shard> live;
   std::vector<Shard> landed;
@@ -225,14 +210,20 @@ Status LandingMemory::CopyOnDevices() const {
   return Status::Ok();
 }
 
-Status LandingMemory::CopyToLive() const {
-  if (shadow_bytes_ == 0) return Status::Ok();
+Status LandingMemory::CopyToLive(bool compares) const {
+  constexpr size_t kBlock = size_t{256} << 10;
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!IsSpare(shards_[i]) || IsOnDevice(shards_[i])) continue;
     const auto live = SpanOf(shards_[i]);
-    if (!live.empty()) std::memcpy(live.data(), landing_[i], live.size());
+    const size_t block = compares ? kBlock : live.size();
+    for (size_t at = 0; at < live.size(); at += block) {
+      const size_t bytes = std::min(block, live.size() - at);
+      std::memcpy(live.data() + at, landing_[i] + at, bytes);
+      if (compares && std::memcmp(live.data() + at, landing_[i] + at, bytes) != 0) return Changed(shards_[i]);
+    }
   }
-  return CopyOnDevices();
+  WC_RETURN_IF_ERROR(CopyOnDevices());
+  return compares ? CompareOnDevices() : Status::Ok();
 }
 
 }  // namespace weightcast::worker

@@ -58,11 +58,10 @@ class LandingMemory {
   [[nodiscard]] bool SameMemory(const std::vector<Shard>& others) const;
   /// Copies what lands in the spare buffer into the live tensors: what lies on a device by that device,
   /// waited for. kInternal where one fails.
-  [[nodiscard]] Status CopyToLive() const;
-  /// The same, and compares both copies: of host memory each block while it is in the cache, of devices'
-  /// memory the digests. kCorrupt, naming the tensor, if they differ: somebody else writes to the live
-  /// tensors, or the memory is faulty.
-  [[nodiscard]] Status CopyAndCompare() const;
+  /// `compares`: both copies, of host memory each block while it is in the cache, of devices' memory the
+  /// digests. kCorrupt, naming the tensor, if they differ: somebody else writes to the live tensors, or the
+  /// memory is faulty.
+  [[nodiscard]] Status CopyToLive(bool compares = false) const;
   /// Shadow only: bytes of the spare buffer.
   [[nodiscard]] size_t shadow_bytes() const { return shadow_bytes_; }
   /// No peer may write any more afterwards. kTimedOut while one that is stopped still might.

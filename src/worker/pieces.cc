@@ -5,8 +5,8 @@ namespace weightcast::worker {
 Result<RoutePieces> PiecesOf(const plan::RankTable& table, const plan::RankTable::Route& route) {
   const auto& source = table.source_shards[route.src_shard];
   const auto& destination = table.destination_shards[route.dst_shard];
-  const DType src_dtype = table.source_tensors[static_cast<size_t>(source.tensor)].dtype;
-  const DType dst_dtype = table.destination_tensors[static_cast<size_t>(destination.tensor)].dtype;
+  const DType src_dtype = table.SourceTensor(route.src_shard).dtype;
+  const DType dst_dtype = table.DestinationTensor(route.dst_shard).dtype;
   WC_ASSIGN_OR_RETURN(
       plan::Segments segments,
       plan::Segments::Of(source.box, src_dtype, destination.box, dst_dtype, route.src_box, route.dst_offset));

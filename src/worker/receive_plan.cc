@@ -65,20 +65,18 @@ class RangeMaker {
 Result<std::vector<GrantRange>> RangesOf(const ReceivePlan& plan, size_t source, uint32_t part) {
   RangeMaker ranges;
   std::optional<uint32_t> last;
-  const TransferRange transfers = plan.batches[source].OfPart(part);
-  for (uint32_t transfer = transfers.first; transfer < transfers.end; ++transfer) {
-    for (const Item& item : plan.batches[source].Of(transfer)) {
-      if (std::exchange(last, item.route) == item.route) continue;  // Another part of the same route.
-      const auto& route = plan.table.routes[item.route];
-      WC_ASSIGN_OR_RETURN(const RoutePieces pieces, PiecesOf(plan.table, route));
-      WC_RETURN_IF_ERROR(ranges.Begin(plan.memory->SliceOf(plan.shards[route.dst_shard])));
-      Status status;
-      ForEachRun(pieces, {.route = item.route, .first = 0, .count = pieces.elements}, [&](const Run& run) {
-        if (!status.ok()) return;
-        status = ranges.Add(static_cast<uint64_t>(run.dst_offset), static_cast<uint64_t>(run.dst_bytes));
-      });
-      WC_RETURN_IF_ERROR(status);
-    }
+  const Batches& batches = plan.batches[source];
+  for (const Item& item : batches.Of(batches.OfPart(part))) {
+    if (std::exchange(last, item.route) == item.route) continue;  // Another part of the same route.
+    const auto& route = plan.table.routes[item.route];
+    WC_ASSIGN_OR_RETURN(const RoutePieces pieces, PiecesOf(plan.table, route));
+    WC_RETURN_IF_ERROR(ranges.Begin(plan.memory->SliceOf(plan.shards[route.dst_shard])));
+    Status status;
+    ForEachRun(pieces, {.route = item.route, .first = 0, .count = pieces.elements}, [&](const Run& run) {
+      if (!status.ok()) return;
+      status = ranges.Add(static_cast<uint64_t>(run.dst_offset), static_cast<uint64_t>(run.dst_bytes));
+    });
+    WC_RETURN_IF_ERROR(status);
   }
   return ranges.Finish();
 }
@@ -87,8 +85,8 @@ Result<std::vector<GrantRange>> RangesOf(const ReceivePlan& plan, size_t source,
 
 uint64_t ChunksOf(const ReceivePlan& plan, size_t source, uint32_t first, uint32_t count, uint64_t chunk) {
   const auto for_each_item = [&](auto&& visit) {
-    for (uint32_t transfer = first; transfer < first + count; ++transfer)
-      for (const Item& item : plan.batches[source].Of(transfer)) visit(item, plan.table.routes[item.route]);
+    for (const Item& item : plan.batches[source].Of({first, first + count}))
+      visit(item, plan.table.routes[item.route]);
   };
   bool all_to_device = true;
   for_each_item([&](const Item&, const plan::RankTable::Route& route) {

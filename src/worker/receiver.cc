@@ -227,9 +227,8 @@ uint64_t GrantSet::compared() const {
   std::set<int> tensors;
   for (size_t i = 0; i < sources_.size(); ++i) {
     if (sources_[i].digests == nullptr) continue;
-    for (uint32_t transfer = sources_[i].transfers.first; transfer < sources_[i].transfers.end; ++transfer)
-      for (const Item& item : plan_->batches[i].Of(transfer))
-        tensors.insert(plan_->table.destination_shards[plan_->table.routes[item.route].dst_shard].tensor);
+    for (const Item& item : plan_->batches[i].Of(sources_[i].transfers))
+      tensors.insert(plan_->table.destination_shards[plan_->table.routes[item.route].dst_shard].tensor);
   }
   return tensors.size();
 }

@@ -13,13 +13,6 @@
 namespace weightcast::worker {
 namespace {
 
-const TensorInfo& SourceTensor(const plan::RankTable& table, uint32_t shard) {
-  return table.source_tensors[static_cast<size_t>(table.source_shards[shard].tensor)];
-}
-const TensorInfo& DestinationTensor(const plan::RankTable& table, uint32_t shard) {
-  return table.destination_tensors[static_cast<size_t>(table.destination_shards[shard].tensor)];
-}
-
 Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
                                                const Settings& settings, const NameRules& rules,
                                                std::shared_ptr<ShardReader> reader = nullptr) {
@@ -103,7 +96,7 @@ bool SendPlan::IsStaged(size_t target, uint32_t transfer) const {
 Status FindSources(SendPlan& plan) {
   plan.sources.clear();
   for (uint32_t i = 0; i < plan.table.source_shards.size(); ++i) {
-    const TensorInfo& tensor = SourceTensor(plan.table, i);
+    const TensorInfo& tensor = plan.table.SourceTensor(i);
     const Box& box = plan.table.source_shards[i].box;
     const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));  // Of copies any will do.
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
@@ -116,9 +109,9 @@ Status FindSources(SendPlan& plan) {
     plan.sources.push_back(found->second);
   }
   for (const auto& route : plan.table.routes) {
-    const TensorInfo& from = SourceTensor(plan.table, route.src_shard);
-    const DType to = DestinationTensor(plan.table, route.dst_shard).dtype;
-    const auto transform = plan::TransformBetween(from, DestinationTensor(plan.table, route.dst_shard));
+    const TensorInfo& from = plan.table.SourceTensor(route.src_shard);
+    const DType to = plan.table.DestinationTensor(route.dst_shard).dtype;
+    const auto transform = plan::TransformBetween(from, plan.table.DestinationTensor(route.dst_shard));
     if (!transform.ok() || *transform != route.transform)
       return {Code::kProtocol,
               StrCat("the routing table casts ", from.name, " from ", NameOf(from.dtype), " to ", NameOf(to),
@@ -141,7 +134,7 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
   for (uint32_t i = 0; i < plan.places.size(); ++i) {
     const auto& shard = plan.table.destination_shards[i];
     if (shard.rank != destination) continue;
-    const TensorInfo& tensor = DestinationTensor(plan.table, i);
+    const TensorInfo& tensor = plan.table.DestinationTensor(i);
     const auto found = by_key.find(ShardKey(tensor.name, shard.box, shard.copy));
     if (found == by_key.end() || found->second->region >= imported.size()) {
       return {

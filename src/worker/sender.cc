@@ -1,17 +1,14 @@
 #include "worker/sender.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "base/log.h"
 #include "base/strings.h"
 #include "base/thread.h"
-#include "worker/comparison.h"
 #include "worker/device_memory.h"
-#include "worker/send_report.h"
-#include "worker/shards.h"
+#include "worker/send_job.h"
 #include "worker/stage_item.h"
 
 namespace weightcast::worker {
@@ -19,98 +16,14 @@ namespace {
 
 /// Transfers under way to one destination: enough to hide the making of the next ones.
 constexpr size_t kInFlight = 4;
-/// Of sources in device memory one write carries as many transfers as here, and so many writes are under way:
-/// a device moves 4 MiB in 3 to 10 us, less than a write takes the processors.
-constexpr uint32_t kTogether = 8;
+/// The same of sources in device memory: a device moves 4 MiB in 3 to 10 us, less than a write takes the
+/// processors.
 constexpr size_t kInFlightOfDevices = 8;
 /// With so many under way to all destinations together, each that wants digests has no more than one.
 constexpr size_t kDigestedInFlight = 2;
 constexpr unsigned kMaxThreads = 4;
 
 }  // namespace
-
-/// One write that may still read its sources.
-struct Sender::Flight {
-  std::optional<Transfer> handle;  ///< Once Write has returned.
-  std::optional<StagingPool::Block> block;
-  bool ended = false;
-  bool fenced = false;
-};
-
-/// One part of an update to one destination.
-struct Sender::Job {
-  using Kind = protocol::SpanKind;
-  std::shared_ptr<const SendPlan> plan;
-  size_t target = 0;
-  std::shared_ptr<const StreamGate> gate;  ///< Nothing is read before it is open; null: it is.
-  bool of_device = false;                  ///< Sources in device memory, and no reader.
-  protocol::UpdateId update;
-  uint32_t part = 0;
-  GrantName grant;
-  TransferRange transfers;
-  uint32_t next = 0;                   ///< Transfer.
-  size_t running = 0;                  ///< Writes begun and not ended.
-  size_t making = 0;                   ///< Of these, the ones whose bytes are not all read from the shards.
-  std::map<uint32_t, Flight> flights;  ///< By the first transfer.
-  bool over = false;                   ///< Begins no more transfers: finished, failed or stopped.
-  bool quiet = false;                  ///< Stopped: its end is nobody's business.
-  Status outcome;
-  bool path = false;  ///< The outcome is the connection's, not ours.
-  SendClock clock;
-  uint64_t bytes = 0;   ///< Given to the connection,
-  uint64_t pieces = 0;  ///< in so many contiguous runs.
-  /// Set if the destination compares. Shared by the jobs of an update that send the same.
-  std::shared_ptr<PairDigests> digests;
-
-  [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
-  /// Something has begun or ended.
-  void TellClock() {
-    const auto made = plan->memory->reader != nullptr ? Kind::kRead : Kind::kStage;
-    const auto idle = making > 0 ? made : Kind::kTurn;
-    clock.Enter(running > making ? Kind::kWrite : idle);
-  }
-  [[nodiscard]] std::vector<protocol::Span> Spans(uint64_t chunk) const {
-    std::vector<protocol::Span> spans;
-    for (const Kind kind : SendClock::kKinds) {
-      protocol::Span span{
-          .kind = kind, .peer = to().destination, .part = part, .seconds = clock.seconds(kind)};
-      if (kind == Kind::kWrite) {
-        span.bytes = bytes;
-        span.pieces = pieces;
-        span.chunk = chunk;
-        span.lanes = to().connection.lanes();
-        span.path = to().connection.Describe().substr(0, protocol::kMaxConnectionBytes);
-      }
-      if (span.seconds > 0 || span.bytes > 0) spans.push_back(std::move(span));
-    }
-    return spans;
-  }
-  /// How many transfers go with the next one.
-  [[nodiscard]] uint32_t NextTogether() const {
-    uint32_t count = 1;
-    if (digests != nullptr || !of_device || plan->IsStaged(target, next)) return count;
-    const uint32_t most = std::min(kTogether, transfers.end - next);
-    while (count < most && !plan->IsStaged(target, next + count)) ++count;
-    return count;
-  }
-  /// What is read for the last transfer is checked with all that was read before.
-  [[nodiscard]] bool checks(uint32_t transfer) const {
-    return plan->memory->reader != nullptr && transfer + 1 == transfers.end;
-  }
-  /// Of the bytes that MakePieces has found or staged.
-  Status Digest(uint32_t transfer, const StagingSpace& space) {
-    uint64_t staged = 0;
-    return digests->Add(transfer - transfers.first, *plan->memory->devices, [&, this](const Item& item) {
-      const auto& route = plan->table.routes[item.route];
-      const Shard& shard = plan->ShardOf(item);
-      if (!plan->IsStaged(route))
-        return ItemBytes{.in = ItemBytes::In::kSource, .data = DataOf(shard), .device = DeviceOf(shard)};
-      const uint64_t at = StagedAt(space, staged);
-      staged = at + StagedBytes(*plan, item);
-      return ItemBytes{.in = ItemBytes::In::kAlone, .data = space.data + at, .device = space.device()};
-    });
-  }
-};
 
 /// What a thread has taken on.
 struct Sender::Pick {

@@ -22,6 +22,8 @@
 
 namespace weightcast::worker {
 
+struct SendJob;
+
 /// Sends updates: takes transfers of all destinations in turn, so that no receiver is the hot spot, stages
 /// what must be, and keeps a few of each destination in flight. A few threads of its own (`wc-send`), and one
 /// that sees to the ends (`wc-send-end`).
@@ -60,8 +62,7 @@ class Sender {
   [[nodiscard]] uint64_t peak_staging() const { return staging_.peak_bytes(); }
 
  private:
-  struct Flight;
-  struct Job;
+  using Job = SendJob;
   struct Pick;
 
   Sender(Endpoint& endpoint, const Settings& settings, Callbacks callbacks);

@@ -18,8 +18,7 @@ uint64_t Aligned(uint64_t offset) {
 }
 
 DType LandingDType(const SendPlan& plan, const Item& item) {
-  const auto& shard = plan.table.destination_shards[plan.table.routes[item.route].dst_shard];
-  return plan.table.destination_tensors[static_cast<size_t>(shard.tensor)].dtype;
+  return plan.table.DestinationTensor(plan.table.routes[item.route].dst_shard).dtype;
 }
 
 GatherSource ItemSourceOf(const SendPlan& plan, const Item& item) {

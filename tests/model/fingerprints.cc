@@ -1,6 +1,6 @@
 #include "tests/model/fingerprints.h"
 
-#include "protocol/field_hash.h"
+#include "tests/field_hash.h"
 
 namespace weightcast::model {
 namespace {

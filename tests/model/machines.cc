@@ -1,6 +1,7 @@
 #include "tests/model/machines.h"
 
 #include "base/strings.h"
+#include "tests/machine_fingerprint.h"
 #include "tests/model/fingerprints.h"
 
 namespace weightcast::model {

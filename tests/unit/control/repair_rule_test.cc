@@ -54,7 +54,7 @@ TEST_F(RepairRuleTest, ThenEnginesThenAllTrainersThenNobody) {
   rule.LoseSource(Of(second), {Code::kUnavailable, "no path"}, Of(b).group);
   EXPECT_CALL(planning, PlanRepair(ElementsAre(a), true, _)).WillOnce(Return(2));
   rule.Advance();
-  EXPECT_CALL(planning, DropRepair).Times(2);
+  EXPECT_CALL(planning, Drop).Times(2);
   rule.PlanFailed({Code::kInvalidArgument, "holes"});
   EXPECT_CALL(planning, PlanRepair(ElementsAre(first, second), false, _)).WillOnce(Return(3));
   rule.Advance();

@@ -31,7 +31,7 @@ struct MockPlanning : Planning {
   MOCK_METHOD(void, ForgetGroup, (GroupId), (override));
   MOCK_METHOD(void, EndPartial, (), (override));
   MOCK_METHOD(uint32_t, PlanRepair, (std::vector<SessionId>, bool, const std::vector<GroupId>&), (override));
-  MOCK_METHOD(void, DropRepair, (), (override));
+  MOCK_METHOD(void, Drop, (), (override));
 };
 struct MockRuns : Runs {
   virtual ~MockRuns() = default;

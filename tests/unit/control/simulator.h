@@ -14,6 +14,7 @@
 
 #include "base/strings.h"
 #include "control/controller_machine.h"
+#include "machine_fingerprint.h"
 #include "unit/control/simulated_process.h"
 
 namespace weightcast::control {

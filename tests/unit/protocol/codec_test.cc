@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/strings.h"
-#include "protocol/field_hash.h"
+#include "field_hash.h"
 #include "protocol/field_text.h"
 #include "protocol/limits.h"
 #include "unit/protocol/samples.h"

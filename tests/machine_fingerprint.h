@@ -1,10 +1,11 @@
+#pragma once
+
 #include "control/machine_state.h"
-#include "protocol/field_hash.h"
+#include "field_hash.h"
 
 namespace weightcast::control {
-namespace {
 
-class Writer : public protocol::FieldHash<Writer> {
+class StateHash : public protocol::FieldHash<StateHash> {
  public:
   using FieldHash::Add;
   void Add(const Worker& w) {
@@ -46,10 +47,9 @@ class Writer : public protocol::FieldHash<Writer> {
   void Add(const RunMember& m) { (*this)(m.rank, m.incarnation); }
 };
 
-}  // namespace
-
-uint64_t Fingerprint(const MachineState& s) {
-  Writer writer;
+/// Equal states have equal fingerprints; others very probably different ones.
+inline uint64_t Fingerprint(const MachineState& s) {
+  StateHash writer;
   writer(s.roster.workers(), s.roster.groups().size());
   for (const Group& group : s.roster.groups()) writer.AddGroup(group, s);
   writer(s.roster.next_group(), s.plan);

@@ -1,5 +1,3 @@
-#include "control/planner_thread.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -12,7 +10,9 @@
 #include <random>
 
 #include "base/strings.h"
+#include "base/task_thread.h"
 #include "child_process.h"
+#include "control/plan_job.h"
 
 namespace weightcast::control {
 namespace {
@@ -59,7 +59,7 @@ PlanJob LargeJob() {
 /// Plans with so much more memory than is used now; exits with 0 (planned), 1 (an error that names the
 /// memory) or 2.
 [[noreturn]] void PlanWith(uint64_t spare, uint64_t estimate) {
-  PlannerThread planner;
+  TaskThread planner("wc-planner");
   if (!planner.Start().ok()) _exit(2);
   PlanJob job = LargeJob();
   job.memory = estimate;
@@ -70,7 +70,7 @@ PlanJob LargeJob() {
   const rlimit limits{limit, limit};
   if (setrlimit(RLIMIT_AS, &limits) != 0) _exit(2);
   std::promise<PlanOutput> promise;
-  planner.Submit(std::move(job), [&](PlanOutput output) { promise.set_value(std::move(output)); });
+  planner.Run([&] { promise.set_value(RunPlan(job)); });
   const PlanOutput output = promise.get_future().get();
   const bool planned = output.status.ok() && output.handouts.size() == kTrainerCount + kEngineCount;
   const bool refused = output.status.code() == Code::kExhausted && output.concerned.empty() &&
@@ -78,7 +78,7 @@ PlanJob LargeJob() {
   _exit(planned ? 0 : refused ? 1 : 2);
 }
 
-TEST(PlannerThread, WithAnyLimitOfMemoryAPlanIsMadeOrRefused) {
+TEST(RunPlan, WithAnyLimitOfMemoryAPlanIsMadeOrRefused) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "a sanitizer takes terabytes of addresses for itself";
 #endif
