@@ -94,7 +94,7 @@ class TransferBuilder {
 /// Device memory is registered with few transports; of host memory that all have taken nothing is asked.
 Status CheckDevice(const endpoint::RegisteredMemory& local, const Connection::State& connection) {
   if (local.memory.kind == MemoryKind::kHost) return Status::Ok();
-  const std::string name = connection.transport_name();
+  const std::string name = connection.view().transport_name();
   for (const endpoint::RegionKey& key : local.keys)
     if (key.transport == name) return Status::Ok();
   return {Code::kUnavailable,
@@ -204,7 +204,7 @@ Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
                                                  ", not to ", label_, ", incarnation ", peer().incarnation,
                                                  "; if that process has restarted, import its new region"));
   }
-  const std::string name = transport_name();
+  const std::string name = view_.transport_name();
   for (const endpoint::RegionKey& key : region.keys) {
     if (key.transport != name) continue;
     const auto handle = core_->links().Import(*transport_, link_, region.name, region.registered, key.key);

@@ -38,30 +38,26 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
       label_(StrCat(ToString(hello_.identity), " (", address_, ")")),
       imports_([this](transport::RemoteRegion gone) {
         if (core_->forked()) return;
-        core_->progress().Submit(
-            MakeTask([core = core_.get(), link = link_, gone] { core->links().Release(link, gone); }),
-            /*now=*/true);
+        endpoint::SubmitNow(core_->progress(),
+                            [core = core_.get(), link = link_, gone] { core->links().Release(link, gone); });
       }),
       grants_([core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); }),
       channel_(std::move(proven.channel)),
       paths_(role_, core_->links().Allowed(),
              {hello_.identity.incarnation, label_,
               !hello_.boot_id.empty() && hello_.boot_id == core_->boot_id()},
-             PathHooks()),
+             {
+                 .add_link =
+                     [this](transport::Transport* t) { return core_->links().Add(t, shared_from_this()); },
+                 .close_link = [this](LinkId link) { core_->links().Close(link); },
+                 .drop_link = [this](LinkId link) { core_->links().Drop(link); },
+                 .send = [this](const Message& message) { Send(message); },
+                 .chosen = [this] { OnChosen(); },
+                 .failed = [this](Status reason) { End(std::move(reason)); },
+             }),
       sender_({core_->timers(), core_->regions(), imports_,
                [core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); },
                label_}) {}
-
-endpoint::Paths::Hooks Connection::State::PathHooks() {
-  return {
-      .add_link = [this](transport::Transport* t) { return core_->links().Add(t, shared_from_this()); },
-      .close_link = [this](LinkId link) { core_->links().Close(link); },
-      .drop_link = [this](LinkId link) { core_->links().Drop(link); },
-      .send = [this](const Message& message) { Send(message); },
-      .chosen = [this] { OnChosen(); },
-      .failed = [this](Status reason) { End(std::move(reason)); },
-  };
-}
 
 void Connection::State::Start() {
   const auto keep = shared_from_this();
@@ -84,7 +80,7 @@ void Connection::State::End(Status reason) {
   if (std::exchange(ended_, true)) return;
   const auto keep = shared_from_this();
   end_reason_ = reason;
-  SetEnd(reason);
+  view_.SetEnd(reason, label_);
   core_->timers().Cancel(beat_);
   core_->timers().Cancel(choice_limit_);
   core_->timers().Cancel(grace_);
@@ -99,7 +95,7 @@ void Connection::State::End(Status reason) {
   paths_.Close();
   if (transport_ == nullptr) grants_.OnLinkClosed();
   core_->connections().OnEnded(keep, reason);
-  if (!was_ready()) core_->connector().OnLost(peer().incarnation, reason);
+  if (!view_.was_ready()) core_->connector().OnLost(peer().incarnation, reason);
 }
 
 // --- Control channel ---------------------------------------------------------------------------
@@ -125,8 +121,11 @@ void Connection::State::OnSocket() {
       if (Status handled = OnMessage(std::move(**message)); !handled.ok()) return End(handled);
     }
   } while (!ended_ && !sent.ok() && received.ok() && *received > 0);
-  if (!received.ok()) return OnChannelClosed(received.status());
-  if (!sent.ok()) OnChannelClosed(sent);
+  const Status why = received.ok() ? sent : received.status();
+  if (why.ok()) return;
+  End({Code::kPeerDead,
+       StrCat("the peer's process has ended, or the network to it is broken; see the log there: ",
+              why.message())});
 }
 
 Status Connection::State::OnMessage(Message message) {
@@ -141,8 +140,12 @@ Status Connection::State::OnMessage(Message message) {
       return paths_.OnPath(message.payload);
     case MessageType::kChosen:
       return paths_.OnChosen(message.payload);
-    case MessageType::kNotice:
-      return OnNotice(std::move(message.payload));
+    case MessageType::kNotice: {
+      if (transport_ == nullptr) return {Code::kProtocol, "it sent a notice before a transport was chosen"};
+      WC_ASSIGN_OR_RETURN(const bool first, notices_.OnNotice(std::move(message.payload)));
+      if (first) core_->connections().OnNotice(shared_from_this());
+      return Status::Ok();
+    }
     case MessageType::kCredit:
       return notices_.OnCredit(message.payload);
     case MessageType::kShutdown: {
@@ -155,12 +158,6 @@ Status Connection::State::OnMessage(Message message) {
       return {Code::kProtocol,
               StrCat("it sent a message of the unknown type ", static_cast<int>(message.type))};
   }
-}
-
-void Connection::State::OnChannelClosed(const Status& why) {
-  End({Code::kPeerDead,
-       StrCat("the peer's process has ended, or the network to it is broken; see the log there: ",
-              why.message())});
 }
 
 void Connection::State::OnBeat() {
@@ -206,30 +203,27 @@ void Connection::State::OnChosen() {
                  .longest_write = write.max_length,
                  .longest_read = can(transport::OpKind::kRead, MemoryKind::kHost).max_length,
                  .longest_device = device.max_length});
-  {
-    const std::lock_guard lock(mutex_);
-    transport_ = path.transport;
-    link_ = path.link;
-    at_once_ = write.at_once;
-    at_once_device_ = device.at_once;
-    transport_name_ = path.name;
-    moves_device_ = device.supported;
-    DescribeNow();
-    was_ready_ = true;
-  }
-  WC_LOG(kInfo, "connected: ", description_);
+  transport_ = path.transport;
+  link_ = path.link;
+  at_once_ = write.at_once;
+  at_once_device_ = device.at_once;
+  Describe();
+  view_.SetReady(path.name, device.supported);
+  WC_LOG(kInfo, "connected: ", view_.Describe());
   core_->connector().OnReady(shared_from_this());
   core_->connections().OnReady(shared_from_this(), role_);
-  for (const uint32_t lane : path.lanes_down) OnLaneDown(lane, "it failed before the transport was chosen");
+  for (const uint32_t lane : path.lanes_down) {
+    On(transport::LaneDown{link_, lane, {Code::kUnavailable, "it failed before the transport was chosen"}});
+  }
   if (!path.lost.ok()) On(transport::LinkDown{link_, path.lost});
 }
 
-/// With the lanes that are up at this moment. Holder of progress, once a transport is chosen; under the
-/// mutex.
-void Connection::State::DescribeNow() {
-  lanes_ = sender_.lanes_up();
-  description_ = StrCat(transport_->Describe(link_), ", ", lanes_.load(), lanes_ == 1 ? " lane" : " lanes",
-                        ", to ", ToString(peer()), " at ", address_);
+/// With the lanes that are up at this moment. Holder of progress, once a transport is chosen.
+void Connection::State::Describe() {
+  const uint32_t lanes = sender_.lanes_up();
+  view_.SetDescription(StrCat(transport_->Describe(link_), ", ", lanes, lanes == 1 ? " lane" : " lanes",
+                              ", to ", ToString(peer()), " at ", address_),
+                       lanes);
 }
 
 void Connection::State::On(const transport::SignalArrived& event) {
@@ -240,15 +234,12 @@ void Connection::State::On(const transport::SignalArrived& event) {
 void Connection::State::On(const transport::LaneDown& event) {
   if (ended_) return;
   if (transport_ == nullptr) return paths_.OnLaneDown(event.link, event.lane);
-  if (event.link == link_) OnLaneDown(event.lane, WithSameRelease(event.reason).message());
-}
-
-void Connection::State::OnLaneDown(uint32_t lane, std::string_view reason) {
-  sender_.OnLaneDown(lane);
+  if (event.link != link_) return;
+  sender_.OnLaneDown(event.lane);
   trace::CounterNamed("endpoint.lanes_lost").Add();
-  WC_LOG(kWarning, "lane ", lane, " to ", label_, " has failed: ", reason, "; ", sender_.lanes_up(), " left");
-  const std::lock_guard lock(mutex_);
-  DescribeNow();
+  WC_LOG(kWarning, "lane ", event.lane, " to ", label_,
+         " has failed: ", WithSameRelease(event.reason).message(), "; ", sender_.lanes_up(), " left");
+  Describe();
 }
 
 void Connection::State::On(const transport::LaneUp& event) {
@@ -258,8 +249,7 @@ void Connection::State::On(const transport::LaneUp& event) {
   sender_.OnLaneUp(event.lane);
   trace::CounterNamed("endpoint.lanes_rebuilt").Add();
   WC_LOG(kInfo, "lane ", event.lane, " to ", label_, " works again; ", sender_.lanes_up(), " are up");
-  const std::lock_guard lock(mutex_);
-  DescribeNow();
+  Describe();
 }
 
 void Connection::State::On(const transport::LinkDown& event) {
@@ -290,48 +280,9 @@ void Connection::State::On(const transport::LinkClosed& event) {
 
 // --- Any thread ------------------------------------------------------------------------------------
 
-std::string Connection::State::Describe() const {
-  const std::lock_guard lock(mutex_);
-  return description_;
-}
-
-bool Connection::State::Moves(MemoryKind kind) const {
-  const std::lock_guard lock(mutex_);
-  return kind == MemoryKind::kHost ? transport_ != nullptr : moves_device_;
-}
-
-std::string Connection::State::transport_name() const {
-  const std::lock_guard lock(mutex_);
-  return transport_name_;
-}
-
-Status Connection::State::status() const {
-  const std::lock_guard lock(mutex_);
-  return status_;
-}
-
-bool Connection::State::was_ready() const {
-  const std::lock_guard lock(mutex_);
-  return was_ready_;
-}
-
-bool Connection::State::usable() const {
-  const std::lock_guard lock(mutex_);
-  return was_ready_ && status_.ok();
-}
-
 Status Connection::State::CheckUsable() const {
   WC_RETURN_IF_ERROR(core_->Usable());
-  return ok_.load(std::memory_order_acquire) ? Status::Ok() : status();
-}
-
-void Connection::State::SetEnd(const Status& reason) {
-  const std::lock_guard lock(mutex_);
-  if (!status_.ok()) return;
-  const bool broken = reason.code() == Code::kProtocol;
-  status_ =
-      WithSameRelease({reason.code(), StrCat(label_, broken ? kBrokeProtocol : ": ", reason.message())});
-  ok_.store(false, std::memory_order_release);
+  return view_.status();
 }
 
 Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) {
@@ -344,7 +295,7 @@ Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) 
   Result<transport::GrantName> result = Status(Code::kInternal, "not run");
   core_->progress().Call([&] {
     if (ended_) {
-      result = status();
+      result = view_.status();
       return;
     }
     result = grants_.Reserve(std::move(options));
@@ -354,7 +305,7 @@ Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) 
       result = opened;
     }
   });
-  if (result.ok() || !status().ok()) return result;
+  if (result.ok() || !view_.status().ok()) return result;
   return Status(result.status().code(),
                 StrCat("cannot open a grant for ", label_, ": ", result.status().message()));
 }
@@ -367,7 +318,7 @@ Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t 
       arrived->transfers.load(std::memory_order_acquire) >= transfers) {
     return Status::Ok();
   }
-  WC_RETURN_IF_ERROR(status());
+  WC_RETURN_IF_ERROR(view_.status());
   if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
     return {Code::kCancelled,
             StrCat("there is no such grant for ", label_, ", or it has been revoked; open a new one")};
@@ -379,20 +330,18 @@ Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t 
 
 void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
   if (core_->forked()) return;
-  core_->progress().Submit(MakeTask([self = shared_from_this(), grant, fenced = std::move(fenced)] {
-                             const bool first = self->grants_.Revoke(grant, fenced);
-                             // Once the link closes, that fences everything.
-                             if (first && !self->ended_) self->transport_->Revoke(self->link_, grant);
-                           }),
-                           /*now=*/true);
+  endpoint::SubmitNow(core_->progress(), [self = shared_from_this(), grant, fenced = std::move(fenced)] {
+    const bool first = self->grants_.Revoke(grant, fenced);
+    // Once the link closes, that fences everything.
+    if (first && !self->ended_) self->transport_->Revoke(self->link_, grant);
+  });
 }
 
 void Connection::State::Close() {
   if (core_->forked()) return;
   const Status closed(Code::kCancelled, "this process closed the connection; connect again to go on");
-  SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
-  core_->progress().Submit(MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
-                           /*now=*/true);
+  view_.SetEnd(closed, label_);  // At once, so that nobody is given a connection that is about to end.
+  endpoint::SubmitNow(core_->progress(), [self = shared_from_this(), closed] { self->End(closed); });
 }
 
 // --- Notices ---------------------------------------------------------------------------------------
@@ -407,12 +356,11 @@ Status Connection::State::Notify(std::string_view bytes) {
     return {Code::kExhausted,
             StrCat(label_, " has not taken the notices that were sent before; let it call take_notice")};
   }
-  core_->progress().Submit(MakeTask([self = shared_from_this(), notice = std::string(bytes)] {
-                             if (self->ended_) return;
-                             self->notices_.OnSent(notice.size());
-                             self->Send({MessageType::kNotice, notice});
-                           }),
-                           /*now=*/true);
+  endpoint::SubmitNow(core_->progress(), [self = shared_from_this(), notice = std::string(bytes)] {
+    if (self->ended_) return;
+    self->notices_.OnSent(notice.size());
+    self->Send({MessageType::kNotice, notice});
+  });
   return Status::Ok();
 }
 
@@ -430,15 +378,13 @@ Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
   if (core_->forked()) return core_->Usable();
   while (true) {
     const uint32_t before = notices_.arrived().value();
-    Status end = status();  // Before the look: what came before the end is there.
+    Status end = view_.status();  // Before the look: what came before the end is there.
     if (auto notice = notices_.Take()) {
       if (notices_.CreditDue()) {
-        core_->progress().Submit(MakeTask([self = shared_from_this()] {
-                                   // One credit grows beyond the one before, in the order in which they are
-                                   // sent.
-                                   self->Send({MessageType::kCredit, self->notices_.NextCredit()});
-                                 }),
-                                 /*now=*/true);
+        endpoint::SubmitNow(core_->progress(), [self = shared_from_this()] {
+          // One credit grows beyond the one before, in the order in which they are sent.
+          self->Send({MessageType::kCredit, self->notices_.NextCredit()});
+        });
       }
       return std::move(*notice);
     }
@@ -450,13 +396,6 @@ Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
     }
     core_->progress().WaitFor(notices_.arrived(), before + 1, deadline);
   }
-}
-
-Status Connection::State::OnNotice(std::string bytes) {
-  if (transport_ == nullptr) return {Code::kProtocol, "it sent a notice before a transport was chosen"};
-  WC_ASSIGN_OR_RETURN(const bool first, notices_.OnNotice(std::move(bytes)));
-  if (first) core_->connections().OnNotice(shared_from_this());
-  return Status::Ok();
 }
 
 }  // namespace weightcast

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "endpoint/channel.h"
+#include "endpoint/connection_view.h"
 #include "endpoint/grants.h"
 #include "endpoint/handshake.h"
 #include "endpoint/imports.h"
@@ -46,16 +45,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   [[nodiscard]] const std::string& address() const { return address_; }
   /// "trainer 0 (10.0.0.1:4711)".
   [[nodiscard]] const std::string& label() const { return label_; }
-  [[nodiscard]] std::string Describe() const;
-  [[nodiscard]] uint32_t lanes() const { return lanes_; }
-  [[nodiscard]] std::string transport_name() const;
-  [[nodiscard]] bool Moves(MemoryKind kind) const;
-  [[nodiscard]] Status status() const;
-  /// Ready once, whatever came later.
-  [[nodiscard]] bool was_ready() const;
-  /// Ready and neither ended nor about to end.
-  [[nodiscard]] bool usable() const;
-
+  [[nodiscard]] const endpoint::ConnectionView& view() const { return view_; }
   [[nodiscard]] endpoint::Imports& imports() { return imports_; }
   [[nodiscard]] const endpoint::Grants& grants() const { return grants_; }
   Result<RemoteRegion> Import(std::string_view descriptor);
@@ -89,19 +79,13 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void On(const transport::LinkClosed& event);
 
  private:
-  endpoint::Paths::Hooks PathHooks();
   void OnSocket();
   Status OnMessage(endpoint::Message message);
-  Status OnNotice(std::string bytes);
   void Send(const endpoint::Message& message);
-  void OnChannelClosed(const Status& why);
   void OnBeat();
   void OnChosen();
-  void OnLaneDown(uint32_t lane, std::string_view reason);
-  void DescribeNow();
+  void Describe();
   [[nodiscard]] Status CheckUsable() const;
-  /// The first reason for its end that callers are told.
-  void SetEnd(const Status& reason);
 
   const std::shared_ptr<endpoint::Core> core_;
   const transport::Role role_;
@@ -109,15 +93,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   const std::string address_;
   const std::string label_;
 
-  mutable std::mutex mutex_;  ///< Guards the six below; never taken for a chunk.
-  Status status_;
-  std::atomic<bool> ok_{true};  ///< Whether status_ is, for those who take no lock.
-  bool was_ready_ = false;
-  std::string transport_name_;
-  bool moves_device_ = false;  ///< The transport.
-  std::string description_;
-  std::atomic<uint32_t> lanes_ = 0;  ///< As described.
-
+  endpoint::ConnectionView view_;
   endpoint::Imports imports_;
   endpoint::Grants grants_;
   endpoint::Notices notices_;
@@ -133,7 +109,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   TimePoint next_beat_{};
   bool ended_ = false;
   Status end_reason_;
-  /// The link in use, set with `was_ready_` and constant from then on; read by any thread after that.
+  /// The link in use, set before `view_` is ready, and constant; read by any thread after that.
   transport::Transport* transport_ = nullptr;
   transport::LinkId link_{};
   uint64_t at_once_ = 0;         ///< A transfer up to this long begins on its caller's thread.

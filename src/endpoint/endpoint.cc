@@ -124,8 +124,8 @@ Status Transfer::WaitFenced(TimePoint deadline) { return WaitPhase(*state_, Stat
 
 void Transfer::OnEnd(std::function<void(const Status&)> then) {
   if (state_->core->forked()) return;
-  state_->core->progress().Submit(
-      MakeTask([state = endpoint::Share(*state_), then = std::move(then)]() mutable {
+  endpoint::SubmitNow(
+      state_->core->progress(), [state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
           state->core->progress().LaterForUser([state, then = std::move(then)] { then(state->outcome); });
           return;
@@ -139,21 +139,18 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
           first(status);
           then(status);
         };
-      }),
-      /*now=*/true);
+      });
   state_->core->progress().WatchAgain();  // Nobody waits for it.
 }
 
 void Transfer::Cancel() {
   if (ended() || state_->core->forked()) return;
-  state_->core->progress().Submit(
-      MakeTask([state = endpoint::Share(*state_)] {
-        if (state->phase.value() >= State::kEnded) return;
-        static_cast<Connection::State*>(state->connection.get())
-            ->sender()
-            .End(*state, {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
-      }),
-      /*now=*/true);
+  endpoint::SubmitNow(state_->core->progress(), [state = endpoint::Share(*state_)] {
+    if (state->phase.value() >= State::kEnded) return;
+    static_cast<Connection::State*>(state->connection.get())
+        ->sender()
+        .End(*state, {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
+  });
 }
 
 // --- Connection --------------------------------------------------------------------------------
@@ -161,11 +158,11 @@ void Transfer::Cancel() {
 const Identity& Connection::peer() const { return state_->peer(); }
 uint64_t Connection::peer_chunk() const { return state_->peer_chunk(); }
 const std::string& Connection::address() const { return state_->address(); }
-std::string Connection::Describe() const { return state_->Describe(); }
-uint32_t Connection::lanes() const { return state_->lanes(); }
-std::string Connection::transport_name() const { return state_->transport_name(); }
-bool Connection::Moves(MemoryKind kind) const { return state_->Moves(kind); }
-Status Connection::status() const { return state_->status(); }
+std::string Connection::Describe() const { return state_->view().Describe(); }
+uint32_t Connection::lanes() const { return state_->view().lanes(); }
+std::string Connection::transport_name() const { return state_->view().transport_name(); }
+bool Connection::Moves(MemoryKind kind) const { return state_->view().Moves(kind); }
+Status Connection::status() const { return state_->view().status(); }
 Result<RemoteRegion> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
 void Connection::Release(const RemoteRegion& region) { state_->imports().Remove(region); }
 
@@ -243,15 +240,16 @@ class EndpointImpl final : public Endpoint {
 
   [[nodiscard]] std::optional<Connection> Find(Incarnation peer) const override {
     auto connection = core_->connections().Find(peer);
-    if (connection == nullptr || !connection->usable()) return std::nullopt;
+    if (connection == nullptr || !connection->view().usable()) return std::nullopt;
     return Connection(std::move(connection));
   }
 
   [[nodiscard]] std::vector<PeerInfo> Peers() const override {
     std::vector<PeerInfo> peers;
     for (const auto& connection : core_->connections().All()) {
-      if (!connection->usable()) continue;
-      peers.push_back({connection->peer(), connection->transport_name(), connection->Describe()});
+      if (!connection->view().usable()) continue;
+      peers.push_back(
+          {connection->peer(), connection->view().transport_name(), connection->view().Describe()});
     }
     return peers;
   }

@@ -151,4 +151,10 @@ class Progress {
   std::thread thread_;
 };
 
+/// Runs `function` under progress, soon; here, if nobody drives.
+template <typename Function>
+void SubmitNow(Progress& progress, Function function) {
+  progress.Submit(MakeTask(std::move(function)), /*now=*/true);
+}
+
 }  // namespace weightcast::endpoint
