@@ -38,8 +38,9 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
       label_(StrCat(ToString(hello_.identity), " (", address_, ")")),
       imports_([this](transport::RemoteRegion gone) {
         if (core_->forked()) return;
-        endpoint::SubmitNow(core_->progress(),
-                            [core = core_.get(), link = link_, gone] { core->links().Release(link, gone); });
+        endpoint::SubmitNow(core_->progress(), [core = core_.get(), link = link_.id, gone] {
+          core->links().Release(link, gone);
+        });
       }),
       grants_([core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); }),
       channel_(std::move(proven.channel)),
@@ -93,7 +94,7 @@ void Connection::State::End(Status reason) {
   notices_.OnEnd();
   grants_.OnEnd();
   paths_.Close();
-  if (transport_ == nullptr) grants_.OnLinkClosed();
+  if (link_.transport == nullptr) grants_.OnLinkClosed();
   core_->connections().OnEnded(keep, reason);
   if (!view_.was_ready()) core_->connector().OnLost(peer().incarnation, reason);
 }
@@ -141,7 +142,8 @@ Status Connection::State::OnMessage(Message message) {
     case MessageType::kChosen:
       return paths_.OnChosen(message.payload);
     case MessageType::kNotice: {
-      if (transport_ == nullptr) return {Code::kProtocol, "it sent a notice before a transport was chosen"};
+      if (link_.transport == nullptr)
+        return {Code::kProtocol, "it sent a notice before a transport was chosen"};
       WC_ASSIGN_OR_RETURN(const bool first, notices_.OnNotice(std::move(message.payload)));
       if (first) core_->connections().OnNotice(shared_from_this());
       return Status::Ok();
@@ -203,38 +205,47 @@ void Connection::State::OnChosen() {
                  .longest_write = write.max_length,
                  .longest_read = can(transport::OpKind::kRead, MemoryKind::kHost).max_length,
                  .longest_device = device.max_length});
-  transport_ = path.transport;
-  link_ = path.link;
-  at_once_ = write.at_once;
-  at_once_device_ = device.at_once;
+  link_ = {.transport = path.transport,
+           .id = path.link,
+           .at_once = write.at_once,
+           .at_once_device = device.at_once};
   Describe();
   view_.SetReady(path.name, device.supported);
   WC_LOG(kInfo, "connected: ", view_.Describe());
   core_->connector().OnReady(shared_from_this());
   core_->connections().OnReady(shared_from_this(), role_);
   for (const uint32_t lane : path.lanes_down) {
-    On(transport::LaneDown{link_, lane, {Code::kUnavailable, "it failed before the transport was chosen"}});
+    On(transport::LaneDown{
+        link_.id, lane, {Code::kUnavailable, "it failed before the transport was chosen"}});
   }
-  if (!path.lost.ok()) On(transport::LinkDown{link_, path.lost});
+  if (!path.lost.ok()) On(transport::LinkDown{link_.id, path.lost});
 }
 
 /// With the lanes that are up at this moment. Holder of progress, once a transport is chosen.
 void Connection::State::Describe() {
   const uint32_t lanes = sender_.lanes_up();
-  view_.SetDescription(StrCat(transport_->Describe(link_), ", ", lanes, lanes == 1 ? " lane" : " lanes",
-                              ", to ", ToString(peer()), " at ", address_),
+  view_.SetDescription(StrCat(link_.transport->Describe(link_.id), ", ", lanes,
+                              lanes == 1 ? " lane" : " lanes", ", to ", ToString(peer()), " at ", address_),
                        lanes);
 }
 
+void Connection::State::Start(const endpoint::TransferRef& transfer, bool visit) {
+  sender_.Add(transfer);
+  if (ended_) return sender_.EndAll(end_reason_);
+  if (sender_.Pump() && visit) core_->links().Reap(*link_.transport);
+  sender_.WatchDeadline(*transfer);
+  if (sender_.wants_pump()) core_->links().WantPump(shared_from_this());
+}
+
 void Connection::State::On(const transport::SignalArrived& event) {
-  if (ended_ || event.link != link_) return;
+  if (ended_ || event.link != link_.id) return;
   if (Status status = grants_.OnSignal(event.signal); !status.ok()) End(std::move(status));
 }
 
 void Connection::State::On(const transport::LaneDown& event) {
   if (ended_) return;
-  if (transport_ == nullptr) return paths_.OnLaneDown(event.link, event.lane);
-  if (event.link != link_) return;
+  if (link_.transport == nullptr) return paths_.OnLaneDown(event.link, event.lane);
+  if (event.link != link_.id) return;
   sender_.OnLaneDown(event.lane);
   trace::CounterNamed("endpoint.lanes_lost").Add();
   WC_LOG(kWarning, "lane ", event.lane, " to ", label_,
@@ -244,8 +255,8 @@ void Connection::State::On(const transport::LaneDown& event) {
 
 void Connection::State::On(const transport::LaneUp& event) {
   if (ended_) return;
-  if (transport_ == nullptr) return paths_.OnLaneUp(event.link, event.lane);
-  if (event.link != link_) return;
+  if (link_.transport == nullptr) return paths_.OnLaneUp(event.link, event.lane);
+  if (event.link != link_.id) return;
   sender_.OnLaneUp(event.lane);
   trace::CounterNamed("endpoint.lanes_rebuilt").Add();
   WC_LOG(kInfo, "lane ", event.lane, " to ", label_, " works again; ", sender_.lanes_up(), " are up");
@@ -254,7 +265,7 @@ void Connection::State::On(const transport::LaneUp& event) {
 
 void Connection::State::On(const transport::LinkDown& event) {
   if (ended_) return;
-  if (transport_ == nullptr || event.link != link_) return paths_.OnDown(event.link, event.reason);
+  if (link_.transport == nullptr || event.link != link_.id) return paths_.OnDown(event.link, event.reason);
   core_->timers().Cancel(grace_);
   const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
                       StrCat("the link to the peer has failed: ", WithSameRelease(event.reason).message()));
@@ -266,11 +277,11 @@ void Connection::State::On(const transport::LinkDown& event) {
 }
 
 void Connection::State::On(const transport::Revoked& event) {
-  if (event.link == link_) grants_.OnRevoked(event.grant);
+  if (event.link == link_.id) grants_.OnRevoked(event.grant);
 }
 
 void Connection::State::On(const transport::LinkClosed& event) {
-  if (transport_ == nullptr || event.link != link_) return;
+  if (link_.transport == nullptr || event.link != link_.id) return;
   End({Code::kUnavailable,
        StrCat("the transport closed the link to the peer without being told to; connect again to go on",
               kReportBug)});
@@ -285,117 +296,11 @@ Status Connection::State::CheckUsable() const {
   return view_.status();
 }
 
-Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) {
-  WC_RETURN_IF_ERROR(CheckUsable());
-  transport::GrantReach reach;
-  if (options.ranges) {
-    WC_ASSIGN_OR_RETURN(reach, core_->regions().ReachOf(*options.ranges));
-    options.ranges.reset();
-  }
-  Result<transport::GrantName> result = Status(Code::kInternal, "not run");
-  core_->progress().Call([&] {
-    if (ended_) {
-      result = view_.status();
-      return;
-    }
-    result = grants_.Reserve(std::move(options));
-    if (!result.ok()) return;
-    if (Status opened = transport_->OpenGrant(link_, *result, std::move(reach)); !opened.ok()) {
-      grants_.Drop(*result);
-      result = opened;
-    }
-  });
-  if (result.ok() || !view_.status().ok()) return result;
-  return Status(result.status().code(),
-                StrCat("cannot open a grant for ", label_, ": ", result.status().message()));
-}
-
-Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t transfers,
-                                    TimePoint deadline) {
-  if (core_->forked()) return core_->Usable();
-  const auto arrived = grants_.ArrivedOf(grant);
-  if (arrived != nullptr && core_->progress().WaitFor(arrived->waited, transfers, deadline) &&
-      arrived->transfers.load(std::memory_order_acquire) >= transfers) {
-    return Status::Ok();
-  }
-  WC_RETURN_IF_ERROR(view_.status());
-  if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
-    return {Code::kCancelled,
-            StrCat("there is no such grant for ", label_, ", or it has been revoked; open a new one")};
-  }
-  return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
-                                  " transfers have come within the timeout of this call under the grant of ",
-                                  label_, "; check that it runs and writes, then wait again")};
-}
-
-void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
-  if (core_->forked()) return;
-  endpoint::SubmitNow(core_->progress(), [self = shared_from_this(), grant, fenced = std::move(fenced)] {
-    const bool first = self->grants_.Revoke(grant, fenced);
-    // Once the link closes, that fences everything.
-    if (first && !self->ended_) self->transport_->Revoke(self->link_, grant);
-  });
-}
-
 void Connection::State::Close() {
   if (core_->forked()) return;
   const Status closed(Code::kCancelled, "this process closed the connection; connect again to go on");
   view_.SetEnd(closed, label_);  // At once, so that nobody is given a connection that is about to end.
   endpoint::SubmitNow(core_->progress(), [self = shared_from_this(), closed] { self->End(closed); });
-}
-
-// --- Notices ---------------------------------------------------------------------------------------
-
-Status Connection::State::Notify(std::string_view bytes) {
-  if (bytes.size() > kMaxNotice) {
-    return {Code::kInvalidArgument, StrCat("a notice of ", bytes.size(), " bytes, more than ", kMaxNotice,
-                                           "; send them by a write into a region of the peer")};
-  }
-  WC_RETURN_IF_ERROR(CheckUsable());
-  if (!notices_.Reserve(bytes.size())) {
-    return {Code::kExhausted,
-            StrCat(label_, " has not taken the notices that were sent before; let it call take_notice")};
-  }
-  endpoint::SubmitNow(core_->progress(), [self = shared_from_this(), notice = std::string(bytes)] {
-    if (self->ended_) return;
-    self->notices_.OnSent(notice.size());
-    self->Send({MessageType::kNotice, notice});
-  });
-  return Status::Ok();
-}
-
-Status Connection::State::Notify(std::string_view bytes, TimePoint deadline) {
-  while (true) {
-    const uint32_t before = notices_.credited().value();
-    Status status = Notify(bytes);
-    if (status.code() != Code::kExhausted) return status;
-    if (Clock::now() >= deadline) return {Code::kTimedOut, status.message()};
-    core_->progress().WaitFor(notices_.credited(), before + 1, deadline);
-  }
-}
-
-Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
-  if (core_->forked()) return core_->Usable();
-  while (true) {
-    const uint32_t before = notices_.arrived().value();
-    Status end = view_.status();  // Before the look: what came before the end is there.
-    if (auto notice = notices_.Take()) {
-      if (notices_.CreditDue()) {
-        endpoint::SubmitNow(core_->progress(), [self = shared_from_this()] {
-          // One credit grows beyond the one before, in the order in which they are sent.
-          self->Send({MessageType::kCredit, self->notices_.NextCredit()});
-        });
-      }
-      return std::move(*notice);
-    }
-    if (!end.ok()) return end;
-    if (Clock::now() >= deadline) {
-      return Status(Code::kTimedOut,
-                    StrCat("no notice has come within the timeout of this call from ", label_,
-                           "; check that it runs and calls Notify, then wait again"));
-    }
-    core_->progress().WaitFor(notices_.arrived(), before + 1, deadline);
-  }
 }
 
 }  // namespace weightcast

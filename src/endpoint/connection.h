@@ -45,18 +45,21 @@ class Connection::State : public std::enable_shared_from_this<State> {
   [[nodiscard]] const std::string& address() const { return address_; }
   /// "trainer 0 (10.0.0.1:4711)".
   [[nodiscard]] const std::string& label() const { return label_; }
+  [[nodiscard]] const std::shared_ptr<endpoint::Core>& core() const { return core_; }
   [[nodiscard]] const endpoint::ConnectionView& view() const { return view_; }
+  /// These say themselves which of their calls are for any thread.
   [[nodiscard]] endpoint::Imports& imports() { return imports_; }
-  [[nodiscard]] const endpoint::Grants& grants() const { return grants_; }
-  Result<RemoteRegion> Import(std::string_view descriptor);
-  Result<endpoint::TransferRef> Begin(transport::OpKind kind, std::span<const Piece> pieces,
-                                      TransferOptions options);
-  Result<transport::GrantName> OpenGrant(GrantOptions options);
-  Status WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline);
-  void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
-  Status Notify(std::string_view bytes);
-  Status Notify(std::string_view bytes, TimePoint deadline);
-  Result<std::string> TakeNotice(TimePoint deadline);
+  [[nodiscard]] endpoint::Grants& grants() { return grants_; }
+  [[nodiscard]] endpoint::Notices& notices() { return notices_; }
+  /// The link in use, set before `view` is ready, and constant from then on.
+  struct Link {
+    transport::Transport* transport = nullptr;
+    transport::LinkId id{};
+    uint64_t at_once = 0;         ///< A transfer up to this long begins on its caller's thread.
+    uint64_t at_once_device = 0;  ///< The same for one with device memory.
+  };
+  [[nodiscard]] const Link& link() const { return link_; }
+  [[nodiscard]] Status CheckUsable() const;
   void Close();
 
   // --- Holder of progress -----------------------------------------------------------------------
@@ -69,6 +72,8 @@ class Connection::State : public std::enable_shared_from_this<State> {
   [[nodiscard]] endpoint::Sender& sender() { return sender_; }
   /// A visit makes no step afterwards: what the transport can do of it at once has ended when this returns.
   void Start(const endpoint::TransferRef& transfer, bool visit);
+  /// Nothing once it has ended.
+  void Send(const endpoint::Message& message);
   void On(const transport::Completion& event) { sender_.OnCompletion(event); }
   void On(const transport::SignalArrived& event);
   void On(const transport::LinkReady& event) { paths_.OnReady(event.link, event.lanes); }
@@ -81,11 +86,9 @@ class Connection::State : public std::enable_shared_from_this<State> {
  private:
   void OnSocket();
   Status OnMessage(endpoint::Message message);
-  void Send(const endpoint::Message& message);
   void OnBeat();
   void OnChosen();
   void Describe();
-  [[nodiscard]] Status CheckUsable() const;
 
   const std::shared_ptr<endpoint::Core> core_;
   const transport::Role role_;
@@ -109,11 +112,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   TimePoint next_beat_{};
   bool ended_ = false;
   Status end_reason_;
-  /// The link in use, set before `view_` is ready, and constant; read by any thread after that.
-  transport::Transport* transport_ = nullptr;
-  transport::LinkId link_{};
-  uint64_t at_once_ = 0;         ///< A transfer up to this long begins on its caller's thread.
-  uint64_t at_once_device_ = 0;  ///< The same for one with device memory.
+  Link link_;
 };
 
 }  // namespace weightcast

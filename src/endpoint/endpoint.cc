@@ -153,47 +153,6 @@ void Transfer::Cancel() {
   });
 }
 
-// --- Connection --------------------------------------------------------------------------------
-
-const Identity& Connection::peer() const { return state_->peer(); }
-uint64_t Connection::peer_chunk() const { return state_->peer_chunk(); }
-const std::string& Connection::address() const { return state_->address(); }
-std::string Connection::Describe() const { return state_->view().Describe(); }
-uint32_t Connection::lanes() const { return state_->view().lanes(); }
-std::string Connection::transport_name() const { return state_->view().transport_name(); }
-bool Connection::Moves(MemoryKind kind) const { return state_->view().Moves(kind); }
-Status Connection::status() const { return state_->view().status(); }
-Result<RemoteRegion> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
-void Connection::Release(const RemoteRegion& region) { state_->imports().Remove(region); }
-
-Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
-  WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));
-  return Transfer(begun.Release());
-}
-Result<Transfer> Connection::Read(std::span<const Piece> pieces, TransferOptions options) {
-  WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kRead, pieces, std::move(options)));
-  return Transfer(begun.Release());
-}
-
-Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
-  return state_->OpenGrant(std::move(options));
-}
-GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
-  return state_->grants().ProgressOf(grant);
-}
-Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline) {
-  return state_->WaitGrant(grant, transfers, deadline);
-}
-void Connection::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
-  state_->RevokeGrant(grant, std::move(fenced));
-}
-Status Connection::Notify(std::string_view bytes) { return state_->Notify(bytes); }
-Status Connection::Notify(std::string_view bytes, TimePoint deadline) {
-  return state_->Notify(bytes, deadline);
-}
-Result<std::string> Connection::TakeNotice(TimePoint deadline) { return state_->TakeNotice(deadline); }
-void Connection::Close() { state_->Close(); }
-
 // --- Endpoint ----------------------------------------------------------------------------------
 
 namespace {
