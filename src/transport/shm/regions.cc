@@ -48,9 +48,6 @@ Result<RegionKey> DecodeKey(std::string_view bytes) {
   return key;
 }
 
-bool PeersWrite(Access access) { return access == Access::kGranted || access == Access::kReadWrite; }
-bool PeersRead(Access access) { return access == Access::kReadWrite || access == Access::kRead; }
-
 Status Regions::Check(const RegionName& name) const {
   if (name.owner != self_ || name.generation == 0) {
     return {Code::kInvalidArgument,
