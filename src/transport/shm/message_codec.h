@@ -84,4 +84,11 @@ Result<Message> Decode(std::string_view bytes) {
   return message;
 }
 
+/// What `handle` makes of the message.
+template <typename Message, typename Handle>
+Status DecodeFor(std::string_view bytes, const Handle& handle) {
+  WC_ASSIGN_OR_RETURN(const Message message, Decode<Message>(bytes));
+  return handle(message);
+}
+
 }  // namespace weightcast::transport::shm
