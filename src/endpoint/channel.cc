@@ -25,8 +25,7 @@ Status Channel::Send(const Message& message) {
     return {Code::kExhausted, StrCat("the peer does not read its control channel", kSeePeer)};
   }
   ByteWriter header;
-  header.Put(static_cast<uint32_t>(message.payload.size()));
-  header.Put(static_cast<uint8_t>(message.type));
+  header.Put(static_cast<uint32_t>(message.payload.size()), message.type);
   out_ += header.bytes();
   out_ += message.payload;
   return Flush();

@@ -38,30 +38,27 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
       label_(StrCat(ToString(hello_.identity), " (", address_, ")")),
       imports_([this](transport::RemoteRegion gone) {
         if (core_->forked()) return;
-        core_->progress().Submit(
-            MakeTask([core = core_.get(), link = link_, gone] { core->links().Release(link, gone); }),
-            /*now=*/true);
+        endpoint::SubmitNow(core_->progress(), [core = core_.get(), link = link_.id, gone] {
+          core->links().Release(link, gone);
+        });
       }),
       grants_([core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); }),
       channel_(std::move(proven.channel)),
       paths_(role_, core_->links().Allowed(),
              {hello_.identity.incarnation, label_,
               !hello_.boot_id.empty() && hello_.boot_id == core_->boot_id()},
-             PathHooks()),
+             {
+                 .add_link =
+                     [this](transport::Transport* t) { return core_->links().Add(t, shared_from_this()); },
+                 .close_link = [this](LinkId link) { core_->links().Close(link); },
+                 .drop_link = [this](LinkId link) { core_->links().Drop(link); },
+                 .send = [this](const Message& message) { Send(message); },
+                 .chosen = [this] { OnChosen(); },
+                 .failed = [this](Status reason) { End(std::move(reason)); },
+             }),
       sender_({core_->timers(), core_->regions(), imports_,
                [core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); },
                label_}) {}
-
-endpoint::Paths::Hooks Connection::State::PathHooks() {
-  return {
-      .add_link = [this](transport::Transport* t) { return core_->links().Add(t, shared_from_this()); },
-      .close_link = [this](LinkId link) { core_->links().Close(link); },
-      .drop_link = [this](LinkId link) { core_->links().Drop(link); },
-      .send = [this](const Message& message) { Send(message); },
-      .chosen = [this] { OnChosen(); },
-      .failed = [this](Status reason) { End(std::move(reason)); },
-  };
-}
 
 void Connection::State::Start() {
   const auto keep = shared_from_this();
@@ -84,7 +81,7 @@ void Connection::State::End(Status reason) {
   if (std::exchange(ended_, true)) return;
   const auto keep = shared_from_this();
   end_reason_ = reason;
-  SetEnd(reason);
+  view_.SetEnd(reason, label_);
   core_->timers().Cancel(beat_);
   core_->timers().Cancel(choice_limit_);
   core_->timers().Cancel(grace_);
@@ -97,9 +94,9 @@ void Connection::State::End(Status reason) {
   notices_.OnEnd();
   grants_.OnEnd();
   paths_.Close();
-  if (transport_ == nullptr) grants_.OnLinkClosed();
+  if (link_.transport == nullptr) grants_.OnLinkClosed();
   core_->connections().OnEnded(keep, reason);
-  if (!was_ready()) core_->connector().OnLost(peer().incarnation, reason);
+  if (!view_.was_ready()) core_->connector().OnLost(peer().incarnation, reason);
 }
 
 // --- Control channel ---------------------------------------------------------------------------
@@ -125,8 +122,11 @@ void Connection::State::OnSocket() {
       if (Status handled = OnMessage(std::move(**message)); !handled.ok()) return End(handled);
     }
   } while (!ended_ && !sent.ok() && received.ok() && *received > 0);
-  if (!received.ok()) return OnChannelClosed(received.status());
-  if (!sent.ok()) OnChannelClosed(sent);
+  const Status why = received.ok() ? sent : received.status();
+  if (why.ok()) return;
+  End({Code::kPeerDead,
+       StrCat("the peer's process has ended, or the network to it is broken; see the log there: ",
+              why.message())});
 }
 
 Status Connection::State::OnMessage(Message message) {
@@ -141,8 +141,13 @@ Status Connection::State::OnMessage(Message message) {
       return paths_.OnPath(message.payload);
     case MessageType::kChosen:
       return paths_.OnChosen(message.payload);
-    case MessageType::kNotice:
-      return OnNotice(std::move(message.payload));
+    case MessageType::kNotice: {
+      if (link_.transport == nullptr)
+        return {Code::kProtocol, "it sent a notice before a transport was chosen"};
+      WC_ASSIGN_OR_RETURN(const bool first, notices_.OnNotice(std::move(message.payload)));
+      if (first) core_->connections().OnNotice(shared_from_this());
+      return Status::Ok();
+    }
     case MessageType::kCredit:
       return notices_.OnCredit(message.payload);
     case MessageType::kShutdown: {
@@ -155,12 +160,6 @@ Status Connection::State::OnMessage(Message message) {
       return {Code::kProtocol,
               StrCat("it sent a message of the unknown type ", static_cast<int>(message.type))};
   }
-}
-
-void Connection::State::OnChannelClosed(const Status& why) {
-  End({Code::kPeerDead,
-       StrCat("the peer's process has ended, or the network to it is broken; see the log there: ",
-              why.message())});
 }
 
 void Connection::State::OnBeat() {
@@ -206,65 +205,67 @@ void Connection::State::OnChosen() {
                  .longest_write = write.max_length,
                  .longest_read = can(transport::OpKind::kRead, MemoryKind::kHost).max_length,
                  .longest_device = device.max_length});
-  {
-    const std::lock_guard lock(mutex_);
-    transport_ = path.transport;
-    link_ = path.link;
-    at_once_ = write.at_once;
-    at_once_device_ = device.at_once;
-    transport_name_ = path.name;
-    moves_device_ = device.supported;
-    DescribeNow();
-    was_ready_ = true;
-  }
-  WC_LOG(kInfo, "connected: ", description_);
+  link_ = {.transport = path.transport,
+           .id = path.link,
+           .at_once = write.at_once,
+           .at_once_device = device.at_once};
+  Describe();
+  view_.SetReady(path.name, device.supported);
+  WC_LOG(kInfo, "connected: ", view_.Describe());
   core_->connector().OnReady(shared_from_this());
   core_->connections().OnReady(shared_from_this(), role_);
-  for (const uint32_t lane : path.lanes_down) OnLaneDown(lane, "it failed before the transport was chosen");
-  if (!path.lost.ok()) On(transport::LinkDown{link_, path.lost});
+  for (const uint32_t lane : path.lanes_down) {
+    On(transport::LaneDown{
+        link_.id, lane, {Code::kUnavailable, "it failed before the transport was chosen"}});
+  }
+  if (!path.lost.ok()) On(transport::LinkDown{link_.id, path.lost});
 }
 
-/// With the lanes that are up at this moment. Holder of progress, once a transport is chosen; under the
-/// mutex.
-void Connection::State::DescribeNow() {
-  lanes_ = sender_.lanes_up();
-  description_ = StrCat(transport_->Describe(link_), ", ", lanes_.load(), lanes_ == 1 ? " lane" : " lanes",
-                        ", to ", ToString(peer()), " at ", address_);
+/// With the lanes that are up at this moment. Holder of progress, once a transport is chosen.
+void Connection::State::Describe() {
+  const uint32_t lanes = sender_.lanes_up();
+  view_.SetDescription(StrCat(link_.transport->Describe(link_.id), ", ", lanes,
+                              lanes == 1 ? " lane" : " lanes", ", to ", ToString(peer()), " at ", address_),
+                       lanes);
+}
+
+void Connection::State::Start(const endpoint::TransferRef& transfer, bool visit) {
+  sender_.Add(transfer);
+  if (ended_) return sender_.EndAll(end_reason_);
+  if (sender_.Pump() && visit) core_->links().Reap(*link_.transport);
+  sender_.WatchDeadline(*transfer);
+  if (sender_.wants_pump()) core_->links().WantPump(shared_from_this());
 }
 
 void Connection::State::On(const transport::SignalArrived& event) {
-  if (ended_ || event.link != link_) return;
+  if (ended_ || event.link != link_.id) return;
   if (Status status = grants_.OnSignal(event.signal); !status.ok()) End(std::move(status));
 }
 
 void Connection::State::On(const transport::LaneDown& event) {
   if (ended_) return;
-  if (transport_ == nullptr) return paths_.OnLaneDown(event.link, event.lane);
-  if (event.link == link_) OnLaneDown(event.lane, WithSameRelease(event.reason).message());
-}
-
-void Connection::State::OnLaneDown(uint32_t lane, std::string_view reason) {
-  sender_.OnLaneDown(lane);
+  if (link_.transport == nullptr) return paths_.OnLaneDown(event.link, event.lane);
+  if (event.link != link_.id) return;
+  sender_.OnLaneDown(event.lane);
   trace::CounterNamed("endpoint.lanes_lost").Add();
-  WC_LOG(kWarning, "lane ", lane, " to ", label_, " has failed: ", reason, "; ", sender_.lanes_up(), " left");
-  const std::lock_guard lock(mutex_);
-  DescribeNow();
+  WC_LOG(kWarning, "lane ", event.lane, " to ", label_,
+         " has failed: ", WithSameRelease(event.reason).message(), "; ", sender_.lanes_up(), " left");
+  Describe();
 }
 
 void Connection::State::On(const transport::LaneUp& event) {
   if (ended_) return;
-  if (transport_ == nullptr) return paths_.OnLaneUp(event.link, event.lane);
-  if (event.link != link_) return;
+  if (link_.transport == nullptr) return paths_.OnLaneUp(event.link, event.lane);
+  if (event.link != link_.id) return;
   sender_.OnLaneUp(event.lane);
   trace::CounterNamed("endpoint.lanes_rebuilt").Add();
   WC_LOG(kInfo, "lane ", event.lane, " to ", label_, " works again; ", sender_.lanes_up(), " are up");
-  const std::lock_guard lock(mutex_);
-  DescribeNow();
+  Describe();
 }
 
 void Connection::State::On(const transport::LinkDown& event) {
   if (ended_) return;
-  if (transport_ == nullptr || event.link != link_) return paths_.OnDown(event.link, event.reason);
+  if (link_.transport == nullptr || event.link != link_.id) return paths_.OnDown(event.link, event.reason);
   core_->timers().Cancel(grace_);
   const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
                       StrCat("the link to the peer has failed: ", WithSameRelease(event.reason).message()));
@@ -276,11 +277,11 @@ void Connection::State::On(const transport::LinkDown& event) {
 }
 
 void Connection::State::On(const transport::Revoked& event) {
-  if (event.link == link_) grants_.OnRevoked(event.grant);
+  if (event.link == link_.id) grants_.OnRevoked(event.grant);
 }
 
 void Connection::State::On(const transport::LinkClosed& event) {
-  if (transport_ == nullptr || event.link != link_) return;
+  if (link_.transport == nullptr || event.link != link_.id) return;
   End({Code::kUnavailable,
        StrCat("the transport closed the link to the peer without being told to; connect again to go on",
               kReportBug)});
@@ -290,173 +291,16 @@ void Connection::State::On(const transport::LinkClosed& event) {
 
 // --- Any thread ------------------------------------------------------------------------------------
 
-std::string Connection::State::Describe() const {
-  const std::lock_guard lock(mutex_);
-  return description_;
-}
-
-bool Connection::State::Moves(MemoryKind kind) const {
-  const std::lock_guard lock(mutex_);
-  return kind == MemoryKind::kHost ? transport_ != nullptr : moves_device_;
-}
-
-std::string Connection::State::transport_name() const {
-  const std::lock_guard lock(mutex_);
-  return transport_name_;
-}
-
-Status Connection::State::status() const {
-  const std::lock_guard lock(mutex_);
-  return status_;
-}
-
-bool Connection::State::was_ready() const {
-  const std::lock_guard lock(mutex_);
-  return was_ready_;
-}
-
-bool Connection::State::usable() const {
-  const std::lock_guard lock(mutex_);
-  return was_ready_ && status_.ok();
-}
-
 Status Connection::State::CheckUsable() const {
   WC_RETURN_IF_ERROR(core_->Usable());
-  return ok_.load(std::memory_order_acquire) ? Status::Ok() : status();
-}
-
-void Connection::State::SetEnd(const Status& reason) {
-  const std::lock_guard lock(mutex_);
-  if (!status_.ok()) return;
-  const bool broken = reason.code() == Code::kProtocol;
-  status_ =
-      WithSameRelease({reason.code(), StrCat(label_, broken ? kBrokeProtocol : ": ", reason.message())});
-  ok_.store(false, std::memory_order_release);
-}
-
-Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) {
-  WC_RETURN_IF_ERROR(CheckUsable());
-  transport::GrantReach reach;
-  if (options.ranges) {
-    WC_ASSIGN_OR_RETURN(reach, core_->regions().ReachOf(*options.ranges));
-    options.ranges.reset();
-  }
-  Result<transport::GrantName> result = Status(Code::kInternal, "not run");
-  core_->progress().Call([&] {
-    if (ended_) {
-      result = status();
-      return;
-    }
-    result = grants_.Reserve(std::move(options));
-    if (!result.ok()) return;
-    if (Status opened = transport_->OpenGrant(link_, *result, std::move(reach)); !opened.ok()) {
-      grants_.Drop(*result);
-      result = opened;
-    }
-  });
-  if (result.ok() || !status().ok()) return result;
-  return Status(result.status().code(),
-                StrCat("cannot open a grant for ", label_, ": ", result.status().message()));
-}
-
-Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t transfers,
-                                    TimePoint deadline) {
-  if (core_->forked()) return core_->Usable();
-  const auto arrived = grants_.ArrivedOf(grant);
-  if (arrived != nullptr && core_->progress().WaitFor(arrived->waited, transfers, deadline) &&
-      arrived->transfers.load(std::memory_order_acquire) >= transfers) {
-    return Status::Ok();
-  }
-  WC_RETURN_IF_ERROR(status());
-  if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
-    return {Code::kCancelled,
-            StrCat("there is no such grant for ", label_, ", or it has been revoked; open a new one")};
-  }
-  return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
-                                  " transfers have come within the timeout of this call under the grant of ",
-                                  label_, "; check that it runs and writes, then wait again")};
-}
-
-void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
-  if (core_->forked()) return;
-  core_->progress().Submit(MakeTask([self = shared_from_this(), grant, fenced = std::move(fenced)] {
-                             const bool first = self->grants_.Revoke(grant, fenced);
-                             // Once the link closes, that fences everything.
-                             if (first && !self->ended_) self->transport_->Revoke(self->link_, grant);
-                           }),
-                           /*now=*/true);
+  return view_.status();
 }
 
 void Connection::State::Close() {
   if (core_->forked()) return;
   const Status closed(Code::kCancelled, "this process closed the connection; connect again to go on");
-  SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
-  core_->progress().Submit(MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
-                           /*now=*/true);
-}
-
-// --- Notices ---------------------------------------------------------------------------------------
-
-Status Connection::State::Notify(std::string_view bytes) {
-  if (bytes.size() > kMaxNotice) {
-    return {Code::kInvalidArgument, StrCat("a notice of ", bytes.size(), " bytes, more than ", kMaxNotice,
-                                           "; send them by a write into a region of the peer")};
-  }
-  WC_RETURN_IF_ERROR(CheckUsable());
-  if (!notices_.Reserve(bytes.size())) {
-    return {Code::kExhausted,
-            StrCat(label_, " has not taken the notices that were sent before; let it call take_notice")};
-  }
-  core_->progress().Submit(MakeTask([self = shared_from_this(), notice = std::string(bytes)] {
-                             if (self->ended_) return;
-                             self->notices_.OnSent(notice.size());
-                             self->Send({MessageType::kNotice, notice});
-                           }),
-                           /*now=*/true);
-  return Status::Ok();
-}
-
-Status Connection::State::Notify(std::string_view bytes, TimePoint deadline) {
-  while (true) {
-    const uint32_t before = notices_.credited().value();
-    Status status = Notify(bytes);
-    if (status.code() != Code::kExhausted) return status;
-    if (Clock::now() >= deadline) return {Code::kTimedOut, status.message()};
-    core_->progress().WaitFor(notices_.credited(), before + 1, deadline);
-  }
-}
-
-Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
-  if (core_->forked()) return core_->Usable();
-  while (true) {
-    const uint32_t before = notices_.arrived().value();
-    Status end = status();  // Before the look: what came before the end is there.
-    if (auto notice = notices_.Take()) {
-      if (notices_.CreditDue()) {
-        core_->progress().Submit(MakeTask([self = shared_from_this()] {
-                                   // One credit grows beyond the one before, in the order in which they are
-                                   // sent.
-                                   self->Send({MessageType::kCredit, self->notices_.NextCredit()});
-                                 }),
-                                 /*now=*/true);
-      }
-      return std::move(*notice);
-    }
-    if (!end.ok()) return end;
-    if (Clock::now() >= deadline) {
-      return Status(Code::kTimedOut,
-                    StrCat("no notice has come within the timeout of this call from ", label_,
-                           "; check that it runs and calls Notify, then wait again"));
-    }
-    core_->progress().WaitFor(notices_.arrived(), before + 1, deadline);
-  }
-}
-
-Status Connection::State::OnNotice(std::string bytes) {
-  if (transport_ == nullptr) return {Code::kProtocol, "it sent a notice before a transport was chosen"};
-  WC_ASSIGN_OR_RETURN(const bool first, notices_.OnNotice(std::move(bytes)));
-  if (first) core_->connections().OnNotice(shared_from_this());
-  return Status::Ok();
+  view_.SetEnd(closed, label_);  // At once, so that nobody is given a connection that is about to end.
+  endpoint::SubmitNow(core_->progress(), [self = shared_from_this(), closed] { self->End(closed); });
 }
 
 }  // namespace weightcast

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "endpoint/channel.h"
+#include "endpoint/connection_view.h"
 #include "endpoint/grants.h"
 #include "endpoint/handshake.h"
 #include "endpoint/imports.h"
@@ -46,27 +45,21 @@ class Connection::State : public std::enable_shared_from_this<State> {
   [[nodiscard]] const std::string& address() const { return address_; }
   /// "trainer 0 (10.0.0.1:4711)".
   [[nodiscard]] const std::string& label() const { return label_; }
-  [[nodiscard]] std::string Describe() const;
-  [[nodiscard]] uint32_t lanes() const { return lanes_; }
-  [[nodiscard]] std::string transport_name() const;
-  [[nodiscard]] bool Moves(MemoryKind kind) const;
-  [[nodiscard]] Status status() const;
-  /// Ready once, whatever came later.
-  [[nodiscard]] bool was_ready() const;
-  /// Ready and neither ended nor about to end.
-  [[nodiscard]] bool usable() const;
-
+  [[nodiscard]] const std::shared_ptr<endpoint::Core>& core() const { return core_; }
+  [[nodiscard]] const endpoint::ConnectionView& view() const { return view_; }
+  /// These say themselves which of their calls are for any thread.
   [[nodiscard]] endpoint::Imports& imports() { return imports_; }
-  [[nodiscard]] const endpoint::Grants& grants() const { return grants_; }
-  Result<RemoteRegion> Import(std::string_view descriptor);
-  Result<endpoint::TransferRef> Begin(transport::OpKind kind, std::span<const Piece> pieces,
-                                      TransferOptions options);
-  Result<transport::GrantName> OpenGrant(GrantOptions options);
-  Status WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline);
-  void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
-  Status Notify(std::string_view bytes);
-  Status Notify(std::string_view bytes, TimePoint deadline);
-  Result<std::string> TakeNotice(TimePoint deadline);
+  [[nodiscard]] endpoint::Grants& grants() { return grants_; }
+  [[nodiscard]] endpoint::Notices& notices() { return notices_; }
+  /// The link in use, set before `view` is ready, and constant from then on.
+  struct Link {
+    transport::Transport* transport = nullptr;
+    transport::LinkId id{};
+    uint64_t at_once = 0;         ///< A transfer up to this long begins on its caller's thread.
+    uint64_t at_once_device = 0;  ///< The same for one with device memory.
+  };
+  [[nodiscard]] const Link& link() const { return link_; }
+  [[nodiscard]] Status CheckUsable() const;
   void Close();
 
   // --- Holder of progress -----------------------------------------------------------------------
@@ -79,6 +72,8 @@ class Connection::State : public std::enable_shared_from_this<State> {
   [[nodiscard]] endpoint::Sender& sender() { return sender_; }
   /// A visit makes no step afterwards: what the transport can do of it at once has ended when this returns.
   void Start(const endpoint::TransferRef& transfer, bool visit);
+  /// Nothing once it has ended.
+  void Send(const endpoint::Message& message);
   void On(const transport::Completion& event) { sender_.OnCompletion(event); }
   void On(const transport::SignalArrived& event);
   void On(const transport::LinkReady& event) { paths_.OnReady(event.link, event.lanes); }
@@ -89,19 +84,11 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void On(const transport::LinkClosed& event);
 
  private:
-  endpoint::Paths::Hooks PathHooks();
   void OnSocket();
   Status OnMessage(endpoint::Message message);
-  Status OnNotice(std::string bytes);
-  void Send(const endpoint::Message& message);
-  void OnChannelClosed(const Status& why);
   void OnBeat();
   void OnChosen();
-  void OnLaneDown(uint32_t lane, std::string_view reason);
-  void DescribeNow();
-  [[nodiscard]] Status CheckUsable() const;
-  /// The first reason for its end that callers are told.
-  void SetEnd(const Status& reason);
+  void Describe();
 
   const std::shared_ptr<endpoint::Core> core_;
   const transport::Role role_;
@@ -109,15 +96,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   const std::string address_;
   const std::string label_;
 
-  mutable std::mutex mutex_;  ///< Guards the six below; never taken for a chunk.
-  Status status_;
-  std::atomic<bool> ok_{true};  ///< Whether status_ is, for those who take no lock.
-  bool was_ready_ = false;
-  std::string transport_name_;
-  bool moves_device_ = false;  ///< The transport.
-  std::string description_;
-  std::atomic<uint32_t> lanes_ = 0;  ///< As described.
-
+  endpoint::ConnectionView view_;
   endpoint::Imports imports_;
   endpoint::Grants grants_;
   endpoint::Notices notices_;
@@ -133,11 +112,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   TimePoint next_beat_{};
   bool ended_ = false;
   Status end_reason_;
-  /// The link in use, set with `was_ready_` and constant from then on; read by any thread after that.
-  transport::Transport* transport_ = nullptr;
-  transport::LinkId link_{};
-  uint64_t at_once_ = 0;         ///< A transfer up to this long begins on its caller's thread.
-  uint64_t at_once_device_ = 0;  ///< The same for one with device memory.
+  Link link_;
 };
 
 }  // namespace weightcast

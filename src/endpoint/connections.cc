@@ -46,7 +46,7 @@ void Connections::OnEnded(const ConnectionState& connection, const Status& reaso
     const auto found = live_.find(peer.incarnation);
     if (found != live_.end() && found->second == connection) live_.erase(found);
   }
-  if (!connection->was_ready() || !context_.options.on_disconnect) return;
+  if (!connection->view().was_ready() || !context_.options.on_disconnect) return;
   context_.progress.LaterForUser(
       [told = context_.options.on_disconnect, peer, reason] { told(peer, reason); });
 }

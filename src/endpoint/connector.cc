@@ -41,7 +41,7 @@ std::string Named(const Identity& expected) { return expected.role.empty() ? "a 
 Result<Connector::ConnectionState> Connector::Connect(const std::vector<std::string>& addresses,
                                                       const Identity& expected, TimePoint deadline,
                                                       std::string key) {
-  if (auto existing = connections_.FindMatching(expected); existing != nullptr && existing->usable()) {
+  if (auto existing = connections_.FindMatching(expected); existing != nullptr && existing->view().usable()) {
     return existing;
   }
   const auto call = std::make_shared<ConnectCall>();
@@ -49,7 +49,7 @@ Result<Connector::ConnectionState> Connector::Connect(const std::vector<std::str
   call->expected = expected;
   call->deadline = deadline;
   call->key = std::move(key);
-  context_.progress.Submit(MakeTask([this, call] { Begin(call); }), /*now=*/true);
+  SubmitNow(context_.progress, [this, call] { Begin(call); });
   // The call has its own limit.
   const auto& interrupted = context_.options.interrupted;
   while (!context_.progress.WaitFor(call->done, 1, interrupted ? In(kBetweenLooks) : kNever)) {
@@ -70,7 +70,7 @@ void Connector::Stop() {
 void Connector::Begin(const Call& call) {
   if (stopped_) return Resolve(call, ClosedHere("the endpoint"), nullptr);
   if (const auto existing = connections_.FindMatching(call->expected);
-      existing != nullptr && existing->usable()) {
+      existing != nullptr && existing->view().usable()) {
     return Resolve(call, Status::Ok(), existing);
   }
   calls_.push_back(call);

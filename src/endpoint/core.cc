@@ -86,7 +86,7 @@ Core::Core(EndpointOptions options)
       regions_(options_.self.incarnation,
                {.submit =
                     [this](std::function<void()> task) {
-                      if (!forked()) progress_->Submit(MakeTask(std::move(task)), /*now=*/true);
+                      if (!forked()) SubmitNow(*progress_, std::move(task));
                     },
                 .cancel = [this](const RegisteredMemory& registration) { links_.EndUsing(registration); },
                 .describe = [this](const Memory& memory) { return device_memory_.Describe(memory); }}),

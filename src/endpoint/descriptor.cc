@@ -1,6 +1,6 @@
 #include "endpoint/descriptor.h"
 
-#include <cstring>
+#include <tuple>
 
 #include "base/bytes.h"
 #include "base/strings.h"
@@ -30,22 +30,17 @@ Status Check(const RegionDescriptor& descriptor) {
   return Status::Ok();
 }
 
+/// Of which device it is and where it lies, in the order in which the fields cross.
+auto PlaceFields(auto& d) {
+  return std::tie(d.device, d.name.owner, d.name.id, d.name.generation, d.registered, d.offset, d.length);
+}
+
 }  // namespace
 
 std::string EncodeDescriptor(const RegionDescriptor& descriptor) {
   ByteWriter out;
-  out.Put(kDescriptorMagic);
-  out.Put(kVersion);
-  out.Put(static_cast<uint8_t>(descriptor.access));
-  out.Put(static_cast<uint8_t>(descriptor.kind));
-  out.PutRaw({reinterpret_cast<const char*>(descriptor.device.data()), descriptor.device.size()});
-  out.Put(descriptor.name.owner);
-  out.Put(descriptor.name.id);
-  out.Put(descriptor.name.generation);
-  out.Put(descriptor.registered);
-  out.Put(descriptor.offset);
-  out.Put(descriptor.length);
-  out.Put(static_cast<uint8_t>(descriptor.keys.size()));
+  out.Put(kDescriptorMagic, kVersion, descriptor.access, descriptor.kind, PlaceFields(descriptor),
+          static_cast<uint8_t>(descriptor.keys.size()));
   for (const RegionKey& key : descriptor.keys) {
     out.PutString(key.transport);
     out.PutString(key.key);
@@ -61,20 +56,9 @@ Result<RegionDescriptor> ParseDescriptor(std::string_view bytes) {
     return Malformed(StrCat("its version is ", version, ", and this release reads version ", kVersion));
   }
   RegionDescriptor descriptor;
-  const auto access = in.Get<uint8_t>();
-  if (access > static_cast<uint8_t>(Access::kRead)) return Malformed("unknown access");
-  descriptor.access = static_cast<Access>(access);
-  const auto kind = in.Get<uint8_t>();
-  if (kind > static_cast<uint8_t>(MemoryKind::kDevice)) return Malformed("unknown kind of memory");
-  descriptor.kind = static_cast<MemoryKind>(kind);
-  const auto device = in.GetRaw(descriptor.device.size());
-  if (in.ok()) std::memcpy(descriptor.device.data(), device.data(), device.size());
-  descriptor.name.owner = in.Get<uint64_t>();
-  descriptor.name.id = in.Get<uint32_t>();
-  descriptor.name.generation = in.Get<uint32_t>();
-  descriptor.registered = in.Get<uint64_t>();
-  descriptor.offset = in.Get<uint64_t>();
-  descriptor.length = in.Get<uint64_t>();
+  in.Get(descriptor.access, descriptor.kind, PlaceFields(descriptor));
+  if (descriptor.access > Access::kRead) return Malformed("unknown access");
+  if (descriptor.kind > MemoryKind::kDevice) return Malformed("unknown kind of memory");
   const auto count = in.Get<uint8_t>();
   if (count > kMaxTransports) return Malformed("too many keys");
   for (int i = 0; i < count && in.ok(); ++i) {

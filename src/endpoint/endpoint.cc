@@ -124,8 +124,8 @@ Status Transfer::WaitFenced(TimePoint deadline) { return WaitPhase(*state_, Stat
 
 void Transfer::OnEnd(std::function<void(const Status&)> then) {
   if (state_->core->forked()) return;
-  state_->core->progress().Submit(
-      MakeTask([state = endpoint::Share(*state_), then = std::move(then)]() mutable {
+  endpoint::SubmitNow(
+      state_->core->progress(), [state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
           state->core->progress().LaterForUser([state, then = std::move(then)] { then(state->outcome); });
           return;
@@ -139,63 +139,19 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
           first(status);
           then(status);
         };
-      }),
-      /*now=*/true);
+      });
   state_->core->progress().WatchAgain();  // Nobody waits for it.
 }
 
 void Transfer::Cancel() {
   if (ended() || state_->core->forked()) return;
-  state_->core->progress().Submit(
-      MakeTask([state = endpoint::Share(*state_)] {
-        if (state->phase.value() >= State::kEnded) return;
-        static_cast<Connection::State*>(state->connection.get())
-            ->sender()
-            .End(*state, {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
-      }),
-      /*now=*/true);
+  endpoint::SubmitNow(state_->core->progress(), [state = endpoint::Share(*state_)] {
+    if (state->phase.value() >= State::kEnded) return;
+    static_cast<Connection::State*>(state->connection.get())
+        ->sender()
+        .End(*state, {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
+  });
 }
-
-// --- Connection --------------------------------------------------------------------------------
-
-const Identity& Connection::peer() const { return state_->peer(); }
-uint64_t Connection::peer_chunk() const { return state_->peer_chunk(); }
-const std::string& Connection::address() const { return state_->address(); }
-std::string Connection::Describe() const { return state_->Describe(); }
-uint32_t Connection::lanes() const { return state_->lanes(); }
-std::string Connection::transport_name() const { return state_->transport_name(); }
-bool Connection::Moves(MemoryKind kind) const { return state_->Moves(kind); }
-Status Connection::status() const { return state_->status(); }
-Result<RemoteRegion> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
-void Connection::Release(const RemoteRegion& region) { state_->imports().Remove(region); }
-
-Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
-  WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));
-  return Transfer(begun.Release());
-}
-Result<Transfer> Connection::Read(std::span<const Piece> pieces, TransferOptions options) {
-  WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kRead, pieces, std::move(options)));
-  return Transfer(begun.Release());
-}
-
-Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
-  return state_->OpenGrant(std::move(options));
-}
-GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
-  return state_->grants().ProgressOf(grant);
-}
-Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline) {
-  return state_->WaitGrant(grant, transfers, deadline);
-}
-void Connection::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
-  state_->RevokeGrant(grant, std::move(fenced));
-}
-Status Connection::Notify(std::string_view bytes) { return state_->Notify(bytes); }
-Status Connection::Notify(std::string_view bytes, TimePoint deadline) {
-  return state_->Notify(bytes, deadline);
-}
-Result<std::string> Connection::TakeNotice(TimePoint deadline) { return state_->TakeNotice(deadline); }
-void Connection::Close() { state_->Close(); }
 
 // --- Endpoint ----------------------------------------------------------------------------------
 
@@ -243,15 +199,16 @@ class EndpointImpl final : public Endpoint {
 
   [[nodiscard]] std::optional<Connection> Find(Incarnation peer) const override {
     auto connection = core_->connections().Find(peer);
-    if (connection == nullptr || !connection->usable()) return std::nullopt;
+    if (connection == nullptr || !connection->view().usable()) return std::nullopt;
     return Connection(std::move(connection));
   }
 
   [[nodiscard]] std::vector<PeerInfo> Peers() const override {
     std::vector<PeerInfo> peers;
     for (const auto& connection : core_->connections().All()) {
-      if (!connection->usable()) continue;
-      peers.push_back({connection->peer(), connection->transport_name(), connection->Describe()});
+      if (!connection->view().usable()) continue;
+      peers.push_back(
+          {connection->peer(), connection->view().transport_name(), connection->view().Describe()});
     }
     return peers;
   }

@@ -35,18 +35,13 @@ std::string_view Missing(Key::Of of) {
 
 std::string EncodeHello(const Hello& hello) {
   ByteWriter out;
-  out.Put(kHandshakeMagic);
-  out.Put(hello.version);
-  out.Put(hello.port);
+  out.Put(kHandshakeMagic, hello.version, hello.port);
   out.PutString(hello.identity.job);
   out.PutString(hello.identity.role);
   out.PutString(hello.identity.engine);
-  out.Put(hello.identity.rank);
-  out.Put(hello.identity.incarnation);
+  out.Put(hello.identity.rank, hello.identity.incarnation);
   out.PutString(hello.boot_id.substr(0, kMaxBootId));
-  out.Put(hello.chunk);
-  out.Put(static_cast<uint64_t>(hello.lease.count()));
-  out.PutRaw(Raw(hello.nonce));
+  out.Put(hello.chunk, static_cast<uint64_t>(hello.lease.count()), hello.nonce);
   return out.Take();
 }
 
@@ -65,12 +60,10 @@ Result<Hello> ParseHello(std::string_view payload) {
   hello.identity.job = in.GetString(kMaxName);
   hello.identity.role = in.GetString(kMaxName);
   hello.identity.engine = in.GetString(kMaxName);
-  hello.identity.rank = in.Get<uint32_t>();
-  hello.identity.incarnation = in.Get<uint64_t>();
+  in.Get(hello.identity.rank, hello.identity.incarnation);
   hello.boot_id = in.GetString(kMaxBootId);
-  hello.chunk = in.Get<uint64_t>();
-  const auto lease = in.Get<uint64_t>();
-  const auto nonce = in.GetRaw(hello.nonce.size());
+  uint64_t lease = 0;
+  in.Get(hello.chunk, lease, hello.nonce);
   if (!in.AtEnd() || hello.identity.incarnation == 0)
     return Status(Code::kProtocol,
                   "it sent a malformed hello; run the same release of weightcast on both sides");
@@ -81,7 +74,6 @@ Result<Hello> ParseHello(std::string_view payload) {
                   "on both sides");
   }
   hello.lease = Duration(lease);
-  std::memcpy(hello.nonce.data(), nonce.data(), nonce.size());
   return hello;
 }
 

@@ -207,7 +207,7 @@ void Handshakes::AskAdmit(Attempt& attempt) {
   const auto& admit = context_.options.admit;
   if (!admit) return OnAdmit(attempt.id, Status::Ok());
   context_.progress.Later([this, id = attempt.id, admit, identity = attempt.machine.peer()->identity] {
-    context_.progress.Submit(MakeTask([this, id, status = admit(identity)] { OnAdmit(id, status); }), true);
+    SubmitNow(context_.progress, [this, id, status = admit(identity)] { OnAdmit(id, status); });
   });
 }
 
@@ -229,7 +229,7 @@ void Handshakes::Settle(Attempt& attempt) {
     ReleaseHeld(peer, /*superseded=*/true);
     Send(attempt, attempt.machine.Refuse(superseded));
     Erase(attempt, /*linger=*/true);
-    if (existing->usable()) return connector_.Resolve(call, Status::Ok(), existing);
+    if (existing->view().usable()) return connector_.Resolve(call, Status::Ok(), existing);
     return connector_.WaitFor(call, peer);
   }
   if (Attempt* incoming = FindIncoming(peer);

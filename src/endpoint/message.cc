@@ -17,7 +17,7 @@ std::string Printable(std::string_view text, size_t limit) {
 
 std::string EncodeOutcome(const Status& status) {
   ByteWriter out;
-  out.Put(static_cast<uint8_t>(status.code()));
+  out.Put(status.code());
   out.PutString(std::string_view(status.message()).substr(0, kMaxReason));
   return out.Take();
 }
@@ -65,8 +65,7 @@ std::optional<std::vector<PathOffer>> ParseOffers(std::string_view payload) {
 
 std::string EncodePath(const PathNotice& notice) {
   ByteWriter out;
-  out.Put(notice.index);
-  out.Put(static_cast<uint8_t>(notice.ready ? 1 : 2));
+  out.Put(notice.index, static_cast<uint8_t>(notice.ready ? 1 : 2));
   out.PutString(std::string_view(notice.reason).substr(0, kMaxReason));
   return out.Take();
 }

@@ -1,7 +1,6 @@
 #include "endpoint/progress.h"
 
 #include <poll.h>
-#include <sched.h>
 
 #include <array>
 #include <utility>
@@ -18,15 +17,9 @@ constexpr Duration kSocketInterval = std::chrono::microseconds(100);
 /// A sleeper looks again this often whether anyone drives: the thread may be held up in a callback.
 constexpr Duration kSleepSlice = std::chrono::milliseconds(100);
 
-/// How often a caller, or the thread that gave way to it, yields before it goes on without the other.
-constexpr int kYields = 16;
 /// A thread that was turned away looks again after this. A caller who has what it waited for is mostly back
 /// at once, and does not wake it each time only to turn it away again.
 constexpr Duration kParkSlice = std::chrono::microseconds(500);
-
-/// Callers who drove again within this, so often, will be back so soon once more.
-constexpr Duration kSoon = std::chrono::microseconds(100);
-constexpr uint32_t kReturns = 8;
 
 }  // namespace
 
@@ -64,12 +57,6 @@ void Progress::Stop() {
   user_callbacks_.RunAll();
 }
 
-bool Progress::TryOwn() {
-  // The load saves the others a cache line. Sequentially consistent like Push and the look at the queue
-  // after letting go: one of the two sides sees the other.
-  return !owned_.load(std::memory_order_seq_cst) && !owned_.exchange(true, std::memory_order_seq_cst);
-}
-
 bool Progress::StepOnce(bool sockets) noexcept {
   const bool ran = tasks_.RunAll() > 0;
   return work_.Step(sockets) || ran;
@@ -80,8 +67,8 @@ void Progress::Submit(TaskPtr task, bool now) {
   if (now) {
     // The holder looks at the queue once more after it has let go. Who comes with a task seldom comes back to
     // drive: where watching costs nothing the thread had better do it.
-    if (TryOwn()) StepAndLeave(/*for_long=*/!work_.ArmingIsCostly());
-  } else if (!owned_.load(std::memory_order_seq_cst)) {
+    if (lock_.TryTake()) StepAndLeave(/*for_long=*/!work_.ArmingIsCostly());
+  } else if (!lock_.held()) {
     wake_.Wake();
   }
 }
@@ -102,7 +89,7 @@ void Progress::Call(std::function<void()> function) {
 
 void Progress::Later(std::function<void()> callback) {
   const bool first = callbacks_.Push(MakeTask(std::move(callback)));
-  if (first && !by_thread_) wake_.Wake();
+  if (first && !lock_.by_thread()) wake_.Wake();
 }
 
 void Progress::LaterForUser(std::function<void()> callback) {
@@ -116,7 +103,7 @@ Status Progress::GiveCallbacksToUser() {
 }
 
 size_t Progress::StepAndRunCallbacks() {
-  if (TryOwn()) StepAndLeave();
+  if (lock_.TryTake()) StepAndLeave();
   if (!waiting_) return 0;
   const std::unique_lock lock(user_mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return 0;
@@ -126,7 +113,9 @@ size_t Progress::StepAndRunCallbacks() {
 
 bool Progress::WaitFor(Flag& flag, uint32_t value, TimePoint deadline) {
   while (flag.value() < value) {
-    if (TryOwn() || TakeFromThread()) {
+    // A caller who waits had better drive itself: woken by the thread, and on the thread's core, it would
+    // lose two context switches to each of its transfers for as long as something moves.
+    if (lock_.TryTake() || lock_.TakeFromThread()) {
       Drive(flag, value, deadline);
       if (flag.value() >= value) break;
     }
@@ -136,20 +125,6 @@ bool Progress::WaitFor(Flag& flag, uint32_t value, TimePoint deadline) {
     flag.SleepUntil(value, std::min(deadline, slice));
   }
   return true;
-}
-
-/// A caller who waits had better drive itself: woken by the thread, and on the thread's core, it would lose
-/// two context switches to each of its transfers for as long as something moves. False: the thread is in a
-/// long step, or another caller drives.
-bool Progress::TakeFromThread() {
-  bool owned = false;
-  wanted_.fetch_add(1, std::memory_order_relaxed);
-  for (int i = 0; i < kYields && !owned && by_thread_.load(std::memory_order_relaxed); ++i) {
-    sched_yield();
-    owned = TryOwn();
-  }
-  wanted_.fetch_sub(1, std::memory_order_relaxed);
-  return owned;
 }
 
 bool Progress::Arm() {
@@ -168,7 +143,7 @@ void Progress::Drive(const Flag& flag, uint32_t value, TimePoint deadline) {
   // A parked thread watches nothing that could wake it.
   if (!parked_.load(std::memory_order_relaxed) && !std::exchange(masked_, true)) work_.Mask(true);
   const TimePoint begun = Clock::now();
-  returns_ = begun - left_ < kSoon ? returns_ + 1 : 0;
+  returns_.OnBegin(begun);
   spin_.Begin(begun);
   bool moved = false;
   while (flag.value() < value && spin_.GoOn(moved)) {
@@ -176,15 +151,10 @@ void Progress::Drive(const Flag& flag, uint32_t value, TimePoint deadline) {
     if (look && Clock::now() >= deadline) break;
     moved = StepOnce(look);
   }
-  left_ = Clock::now();
-  const bool for_long = flag.value() < value || left_ - begun > kParkSlice;
-  if (for_long) returns_ = 0;
+  const TimePoint end = Clock::now();
+  const bool for_long = flag.value() < value || end - begun > kParkSlice;
+  returns_.OnEnd(end, for_long);
   Leave(for_long);
-}
-
-/// Each of them would disarm again what the one before had armed.
-bool Progress::CallersReturn() const {
-  return returns_ >= kReturns && Clock::now() - left_ < kSoon && work_.ArmingIsCostly();
 }
 
 /// When somebody who does others' work before it goes had better go all the same: they may leave more than
@@ -215,11 +185,11 @@ void Progress::Leave(bool for_long) {
       const auto next = work_.NextDeadline();
       wake = !settled || (next && *next < sleep_until_);
     }
-    owned_.store(false, std::memory_order_seq_cst);
+    lock_.Release();
     if (wake || (for_long && parked_.load(std::memory_order_seq_cst))) wake_.Wake();
     if (tasks_.empty()) return;
     if (patience.Over()) return wake_.Wake();
-    if (!TryOwn()) return;
+    if (!lock_.TryTake()) return;
     Disarm();
     StepOnce(sockets_.Due());
   } while (true);
@@ -235,9 +205,9 @@ void Progress::LeaveAsFound() {
   }
   const auto next = work_.NextDeadline();
   const bool wake = next && *next < sleep_until_;
-  owned_.store(false, std::memory_order_seq_cst);
+  lock_.Release();
   if (wake) wake_.Wake();
-  if (!tasks_.empty() && TryOwn()) StepAndLeave();
+  if (!tasks_.empty() && lock_.TryTake()) StepAndLeave();
 }
 
 /// What a caller does who has something for everybody, and waits for nothing.
@@ -252,12 +222,11 @@ void Progress::Main() {
   while (true) {
     callbacks_.RunAll();
     if (stop_.load()) break;
-    if (!TryOwn()) {
-      Park();
+    if (!lock_.TryTakeAsThread()) {
+      Park(/*holding=*/false);
       turned_away = true;
       continue;
     }
-    by_thread_ = true;
     sleep_until_ = TimePoint::max();
     Disarm();
     if (std::exchange(to_park_, false) || turned_away) {
@@ -268,7 +237,7 @@ void Progress::Main() {
       if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) {
         ReleaseForCallbacks();
       } else {
-        turned_away ? LeaveToCallers() : Sleep();
+        turned_away ? Park(/*holding=*/true) : Sleep();
       }
       continue;
     }
@@ -280,7 +249,7 @@ void Progress::Main() {
         ReleaseForCallbacks();
         break;
       case Pause::kWanted:
-        GiveWay();
+        lock_.YieldToCaller();
         break;
     }
   }
@@ -293,49 +262,26 @@ Progress::Pause Progress::DriveUntilPause() {
   do {
     moved = StepOnce(sockets_.Due());
     if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) return Pause::kCallbacks;
-    if (wanted_.load(std::memory_order_relaxed) > 0) return Pause::kWanted;
+    if (lock_.wanted()) return Pause::kWanted;
   } while (spin_.GoOn(moved));
   return Pause::kIdle;
-}
-
-/// To a caller who waits. Should none take it, the thread goes on.
-void Progress::GiveWay() {
-  by_thread_ = false;
-  owned_.store(false, std::memory_order_seq_cst);
-  for (int i = 0; i < kYields && wanted_.load(std::memory_order_relaxed) > 0; ++i) {
-    if (owned_.load(std::memory_order_relaxed)) return;
-    sched_yield();
-  }
 }
 
 void Progress::ReleaseForCallbacks() {
   Patience patience;
   while (true) {
-    by_thread_ = false;
-    owned_.store(false, std::memory_order_seq_cst);
+    lock_.Release();
     // Whoever left work and waits for it may hold what a callback is about to wait for.
-    if (tasks_.empty() || patience.Over() || !TryOwn()) return;
-    by_thread_ = true;
+    if (tasks_.empty() || patience.Over() || !lock_.TryTakeAsThread()) return;
     StepOnce(sockets_.Due());
   }
-}
-
-/// They are to find nothing armed. Should none come, the thread looks again.
-void Progress::LeaveToCallers() {
-  sleep_until_ = TimePoint::min();
-  by_thread_ = false;
-  parked_.store(true, std::memory_order_seq_cst);
-  owned_.store(false, std::memory_order_seq_cst);
-  if (tasks_.empty() && callbacks_.empty() && !stop_.load()) SleepOnWake();
-  parked_.store(false, std::memory_order_relaxed);
 }
 
 void Progress::Sleep() {
   const bool settled = Arm();
   const auto next = work_.NextDeadline();
   sleep_until_ = next.value_or(TimePoint::max());
-  by_thread_ = false;
-  owned_.store(false, std::memory_order_seq_cst);
+  lock_.Release();
   if (!settled || !tasks_.empty()) return;
   std::array<epoll_event, 1> events{};  // Only whether; whoever drives looks at what.
   if (next) {
@@ -346,18 +292,19 @@ void Progress::Sleep() {
   wake_.Drain();
 }
 
-/// A caller drives. It wakes us if it leaves for long, a callback may, and we look again ourselves.
-void Progress::Park() {
+/// For kParkSlice, or until somebody wakes us: a caller who leaves for long, or a callback. `holding`:
+/// callers are to find nothing armed; otherwise one of them drives.
+void Progress::Park(bool holding) {
+  if (holding) sleep_until_ = TimePoint::min();
   parked_.store(true, std::memory_order_seq_cst);
-  if (owned_.load(std::memory_order_seq_cst) && callbacks_.empty() && !stop_.load()) SleepOnWake();
+  if (holding) lock_.Release();
+  const bool nothing_to_do = holding ? tasks_.empty() : lock_.held();
+  if (nothing_to_do && callbacks_.empty() && !stop_.load()) {
+    pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
+    constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
+    if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
+  }
   parked_.store(false, std::memory_order_relaxed);
-}
-
-/// For kParkSlice, or until somebody wakes us.
-void Progress::SleepOnWake() {
-  pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
-  constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
-  if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
 }
 
 }  // namespace weightcast::endpoint

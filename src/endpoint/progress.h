@@ -10,6 +10,7 @@
 #include "base/poller.h"
 #include "base/task_queue.h"
 #include "endpoint/flag.h"
+#include "endpoint/progress_lock.h"
 #include "endpoint/spin.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
@@ -61,7 +62,7 @@ class Progress {
   /// be let go.
   template <typename Visit>
   bool TryVisit(Visit&& visit) noexcept {
-    if (!tasks_.empty() || !TryOwn()) return false;
+    if (!tasks_.empty() || !lock_.TryTake()) return false;
     if (visit()) {
       StepAndLeave();
     } else {
@@ -102,26 +103,42 @@ class Progress {
    private:
     TimePoint last_{};
   };
+  /// Whether callers who drive come back at once, again and again.
+  class Returns {
+   public:
+    void OnBegin(TimePoint now) { count_ = now - left_ < kSoon ? count_ + 1 : 0; }
+    /// `for_long`: this caller will hardly be back at once.
+    void OnEnd(TimePoint now, bool for_long) {
+      left_ = now;
+      if (for_long) count_ = 0;
+    }
+    /// The next will hardly be long.
+    [[nodiscard]] bool Expected() const { return count_ >= kMany && Clock::now() - left_ < kSoon; }
 
-  bool TryOwn();
-  bool TakeFromThread();
+   private:
+    /// Callers who drove again within this, so often, will be back so soon once more.
+    static constexpr Duration kSoon = std::chrono::microseconds(100);
+    static constexpr uint32_t kMany = 8;
+
+    uint32_t count_ = 0;  ///< Callers who drove soon after the last had left, one after another.
+    TimePoint left_{};    ///< When the last caller who drove left.
+  };
+
   bool StepOnce(bool sockets) noexcept;
   bool Arm();
   void Disarm();
   void Drive(const Flag& flag, uint32_t value, TimePoint deadline);
-  [[nodiscard]] bool CallersReturn() const;
+  /// Each of them would disarm again what the one before had armed.
+  [[nodiscard]] bool CallersReturn() const { return returns_.Expected() && work_.ArmingIsCostly(); }
   /// `for_long`: the caller will hardly be back at once.
   void Leave(bool for_long = false);
   void LeaveAsFound();
   void StepAndLeave(bool for_long = false);
   void Main();
   Pause DriveUntilPause();
-  void LeaveToCallers();
   void ReleaseForCallbacks();
-  void GiveWay();
   void Sleep();
-  void Park();
-  void SleepOnWake();
+  void Park(bool holding);
 
   Work& work_;
   Poller poller_;
@@ -136,19 +153,21 @@ class Progress {
   SocketTurn sockets_;
   bool armed_ = false;
   bool masked_ = false;
-  uint32_t returns_ = 0;  ///< Callers who drove soon after the last had left, one after another.
-  TimePoint left_{};      ///< When the last caller who drove left.
-
+  Returns returns_;
   bool to_park_ = false;  ///< The thread has been woken only to be parked.
 
-  std::atomic<bool> owned_{false};
+  ProgressLock lock_;
   /// The thread comes and looks within kParkSlice, and watches nothing until then.
   std::atomic<bool> parked_{false};
   std::atomic<bool> stop_{false};
-  std::atomic<bool> by_thread_{false};       ///< The holder is the thread. Written by holders.
-  std::atomic<uint32_t> wanted_{0};          ///< Callers who wait for the thread to give way.
   TimePoint sleep_until_{TimePoint::max()};  ///< When the thread wakes by itself. Written by holders.
   std::thread thread_;
 };
+
+/// Runs `function` under progress, soon; here, if nobody drives.
+template <typename Function>
+void SubmitNow(Progress& progress, Function function) {
+  progress.Submit(MakeTask(std::move(function)), /*now=*/true);
+}
 
 }  // namespace weightcast::endpoint

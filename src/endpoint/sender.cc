@@ -28,6 +28,40 @@ bool Extend(Op& last, const Op& next) {
   return follows;
 }
 
+Op MakeOp(const Transfer::State& transfer, const ChunkPart& part, uint64_t cookie) {
+  const PlacedPiece& piece = transfer.pieces[part.piece];
+  return {.kind = transfer.kind,
+          .local = piece.local_region,
+          .local_offset = piece.local_offset + part.offset,
+          .remote = transport::RemoteRegion{piece.remote_region},
+          .remote_offset = piece.remote_offset + part.offset,
+          .length = part.length,
+          .grant = transfer.options.grant,
+          .signal = {},
+          .cookie = cookie,
+          .after = transfer.options.after.get()};
+}
+
+/// Why the peer did not take a chunk.
+Status Explain(const Transfer::State& transfer, Code code) {
+  switch (code) {
+    case Code::kFenced:
+      return {code, transfer.options.grant.id == 0
+                        ? "the peer's region is closed, or not open without a grant; write under one"
+                        : "the peer revoked the grant; ask it for a new one"};
+    case Code::kPermission:
+      return {code,
+              "the peer's region is closed or does not allow it, or the grant does not open these bytes; "
+              "register it with another access, or write what the grant is for"};
+    case Code::kOutOfBounds:
+      return {code, "outside the peer's region; give a slice inside it"};
+    case Code::kPeerDead:
+      return {code, "the peer's process has ended; start it again and connect to it"};
+    default:
+      return {code, StrCat("the transport failed: ", CodeName(code), "; see the logs of both sides")};
+  }
+}
+
 }  // namespace
 
 void Sender::Start(const Path& path) {
@@ -305,20 +339,6 @@ size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
   return count;
 }
 
-Op Sender::MakeOp(const State& transfer, const ChunkPart& part, uint64_t cookie) const {
-  const PlacedPiece& piece = transfer.pieces[part.piece];
-  return {.kind = transfer.kind,
-          .local = piece.local_region,
-          .local_offset = piece.local_offset + part.offset,
-          .remote = transport::RemoteRegion{piece.remote_region},
-          .remote_offset = piece.remote_offset + part.offset,
-          .length = part.length,
-          .grant = transfer.options.grant,
-          .signal = {},
-          .cookie = cookie,
-          .after = transfer.options.after.get()};
-}
-
 // --- Back from the transport -----------------------------------------------------------------------
 
 void Sender::OnCompletion(const transport::Completion& completion) {
@@ -339,17 +359,12 @@ void Sender::FinishIfDone(uint32_t index) {
   Slot& slot = slots_[index];
   if (!slot.posted_all || slot.completed < slot.posted) return;
   const Slot finished = slot;
-  FreeSlot(index);
-  FinishChunk(*finished.transfer, finished);
-}
-
-void Sender::FreeSlot(uint32_t index) {
-  Slot& slot = slots_[index];
   Lane& lane = lanes_[slot.lane];
   --lane.chunks;
   lane.bytes -= slot.bytes;
   slot = Slot{.transfer = nullptr, .generation = slot.generation + 1, .next_free = free_slot_};
   free_slot_ = index;
+  FinishChunk(*finished.transfer, finished);
 }
 
 void Sender::FinishChunk(State& transfer, const Slot& slot) {
@@ -399,25 +414,6 @@ void Sender::OnLinkClosed() {
     slots_[i].completed = slots_[i].posted;
     slots_[i].lost = true;
     FinishIfDone(i);
-  }
-}
-
-Status Sender::Explain(const State& transfer, Code code) const {
-  switch (code) {
-    case Code::kFenced:
-      return {code, transfer.options.grant.id == 0
-                        ? "the peer's region is closed, or not open without a grant; write under one"
-                        : "the peer revoked the grant; ask it for a new one"};
-    case Code::kPermission:
-      return {code,
-              "the peer's region is closed or does not allow it, or the grant does not open these bytes; "
-              "register it with another access, or write what the grant is for"};
-    case Code::kOutOfBounds:
-      return {code, "outside the peer's region; give a slice inside it"};
-    case Code::kPeerDead:
-      return {code, "the peer's process has ended; start it again and connect to it"};
-    default:
-      return {code, StrCat("the transport failed: ", CodeName(code), "; see the logs of both sides")};
   }
 }
 

@@ -100,16 +100,13 @@ class Sender {
   State* NextWaiting();
   void TakeOffWaiting(State& transfer);
   void AbandonPartial(Lane& lane);
-  [[nodiscard]] Status Explain(const State& transfer, Code code) const;
   Lane* BestLane();
   uint32_t TakeSlot(State& transfer, Lane& lane);
   void MeasureChunk(Slot& slot, const State& transfer);
   bool PostSlot(uint32_t index);
   size_t CutOps(const Slot& slot, uint64_t cookie, size_t most);
-  transport::Op MakeOp(const State& transfer, const ChunkPart& part, uint64_t cookie) const;
   void FinishIfDone(uint32_t index);
   void FinishChunk(State& transfer, const Slot& slot);
-  void FreeSlot(uint32_t index);
   void Enqueue(State& transfer);
   void Fence(State& transfer);
   void OnDeadline();

@@ -38,6 +38,12 @@ struct DescribedMemory {
 /// last address. kInvalidArgument, with the reason. What the driver knows of device memory is another check.
 Status CheckMemory(const Memory& memory);
 
+/// Whether `access` lets a peer write, under a grant that was made for it or without one, and read.
+constexpr bool PeersWrite(Access access, bool granted = true) {
+  return access == Access::kReadWrite || (granted && access == Access::kGranted);
+}
+constexpr bool PeersRead(Access access) { return access == Access::kReadWrite || access == Access::kRead; }
+
 /// Names registered memory among all endpoints. Ids are small and reused; the generation is not.
 struct RegionName {
   Incarnation owner = 0;

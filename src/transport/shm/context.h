@@ -56,6 +56,9 @@ struct Context {
 
   /// This process's devices; nullptr while no device memory is registered here. Any thread.
   [[nodiscard]] DeviceSide* devices() const { return devices_seen.load(std::memory_order_acquire); }
+  /// Makes them at the first call. Any thread that may block in the driver.
+  Result<DeviceSide*> MakeDevices(const Settings& settings);
+
   std::mutex devices_mutex;  ///< Guards the making of the next.
   std::unique_ptr<DeviceSide> devices_made;
   std::atomic<DeviceSide*> devices_seen{nullptr};

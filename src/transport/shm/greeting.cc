@@ -50,12 +50,9 @@ bool Greeting::Awaits(MessageKind kind) const {
 
 Status Greeting::OnMessage(MessageKind kind, const Channel::Incoming& message) {
   if (kind == MessageKind::kHello) return OnHello(message);
-  if (kind == MessageKind::kTrial) {
-    WC_ASSIGN_OR_RETURN(const Trial trial, Decode<Trial>(message.bytes));
-    return OnTrial(trial);
-  }
-  WC_ASSIGN_OR_RETURN(const Verdict verdict, Decode<Verdict>(message.bytes));
-  return OnVerdict(verdict);
+  if (kind == MessageKind::kTrial)
+    return DecodeFor<Trial>(message.bytes, [this](const Trial& trial) { return OnTrial(trial); });
+  return DecodeFor<Verdict>(message.bytes, [this](const Verdict& verdict) { return OnVerdict(verdict); });
 }
 
 Status Greeting::Watch(Channel channel) {

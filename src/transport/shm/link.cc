@@ -78,18 +78,12 @@ Status Link::OnMessage(Channel::Incoming& message) {
     if (greeting_.done()) BecomeReady();
     return Status::Ok();
   }
-  if (kind == MessageKind::kWantRegion && ready) {
-    WC_ASSIGN_OR_RETURN(const WantRegion request, Decode<WantRegion>(message.bytes));
-    return regions_.On(request);
-  }
-  if (kind == MessageKind::kRegion && ready) {
-    WC_ASSIGN_OR_RETURN(const RegionReply reply, Decode<RegionReply>(message.bytes));
-    return regions_.On(reply, message.fds);
-  }
-  if (kind == MessageKind::kRing && ready) {
-    WC_ASSIGN_OR_RETURN(const RingReply reply, Decode<RingReply>(message.bytes));
-    return regions_.On(reply, message.fds);
-  }
+  if (kind == MessageKind::kWantRegion && ready)
+    return DecodeFor<WantRegion>(message.bytes, [&](const auto& m) { return regions_.On(m); });
+  if (kind == MessageKind::kRegion && ready)
+    return DecodeFor<RegionReply>(message.bytes, [&](const auto& m) { return regions_.On(m, message.fds); });
+  if (kind == MessageKind::kRing && ready)
+    return DecodeFor<RingReply>(message.bytes, [&](const auto& m) { return regions_.On(m, message.fds); });
   if (kind >= MessageKind::kWantSource && ready) return devices_.OnMessage(kind, std::move(message));
   return {Code::kProtocol,
           "it sent a message of the wrong kind for the state of its link over shared memory"};

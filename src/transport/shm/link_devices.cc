@@ -30,38 +30,28 @@ Result<bool> LinkDevices::Step() {
 }
 
 Status LinkDevices::OnMessage(MessageKind kind, Channel::Incoming message) {
-  if (kind == MessageKind::kWantStage || kind == MessageKind::kStage) return OnStageMessage(kind, message);
-  if (kind == MessageKind::kWantSource) {
-    WC_ASSIGN_OR_RETURN(const WantSource request, Decode<WantSource>(message.bytes));
-    return link_.offers.OnWant(request);
+  switch (kind) {
+    case MessageKind::kWantSource:
+      return DecodeFor<WantSource>(message.bytes, [&](const auto& m) { return link_.offers.OnWant(m); });
+    case MessageKind::kSourceOffer:
+      return DecodeFor<SourceOffer>(message.bytes, [&](const auto& m) { return link_.sources.OnOffer(m); });
+    case MessageKind::kSourceHandles:
+      return DecodeFor<SourceHandles>(
+          message.bytes, [&](const auto& m) { return link_.sources.OnHandles(m, std::move(message.fds)); });
+    case MessageKind::kSourceVerdict:
+      return DecodeFor<SourceVerdict>(message.bytes,
+                                      [&](const auto& m) { return link_.offers.OnVerdict(m); });
+    case MessageKind::kDrop:
+      return DecodeFor<Drop>(message.bytes, [&](const auto& m) { return link_.sources.OnDrop(m); });
+    case MessageKind::kWantStage:
+      return DecodeFor<WantStage>(message.bytes,
+                                  [&](const auto& m) { return link_.staging->in.OnWantStage(m); });
+    case MessageKind::kStage:
+      return DecodeFor<StageReply>(message.bytes,
+                                   [&](const auto& m) { return link_.staging->out.OnStage(m, message.fds); });
+    default:
+      return DecodeFor<Dropped>(message.bytes, [&](const auto& m) { return link_.offers.OnDropped(m); });
   }
-  if (kind == MessageKind::kSourceOffer) {
-    WC_ASSIGN_OR_RETURN(const SourceOffer offer, Decode<SourceOffer>(message.bytes));
-    return link_.sources.OnOffer(offer);
-  }
-  if (kind == MessageKind::kSourceHandles) {
-    WC_ASSIGN_OR_RETURN(const SourceHandles handles, Decode<SourceHandles>(message.bytes));
-    return link_.sources.OnHandles(handles, std::move(message.fds));
-  }
-  if (kind == MessageKind::kSourceVerdict) {
-    WC_ASSIGN_OR_RETURN(const SourceVerdict verdict, Decode<SourceVerdict>(message.bytes));
-    return link_.offers.OnVerdict(verdict);
-  }
-  if (kind == MessageKind::kDrop) {
-    WC_ASSIGN_OR_RETURN(const Drop drop, Decode<Drop>(message.bytes));
-    return link_.sources.OnDrop(drop);
-  }
-  WC_ASSIGN_OR_RETURN(const Dropped dropped, Decode<Dropped>(message.bytes));
-  return link_.offers.OnDropped(dropped);
-}
-
-Status LinkDevices::OnStageMessage(MessageKind kind, const Channel::Incoming& message) {
-  if (kind == MessageKind::kWantStage) {
-    WC_ASSIGN_OR_RETURN(const WantStage request, Decode<WantStage>(message.bytes));
-    return link_.staging->in.OnWantStage(request);
-  }
-  WC_ASSIGN_OR_RETURN(const StageReply reply, Decode<StageReply>(message.bytes));
-  return link_.staging->out.OnStage(reply, message.fds);
 }
 
 std::optional<DepartedPeer> LinkDevices::Depart(bool gone) {

@@ -23,8 +23,6 @@ class LinkDevices {
   [[nodiscard]] SourceOffers& offers() const { return link_.offers; }
 
  private:
-  Status OnStageMessage(MessageKind kind, const Channel::Incoming& message);
-
   LinkParts& link_;
   bool all_dropped_told_ = false;
 };

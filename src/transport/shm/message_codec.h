@@ -1,13 +1,9 @@
 #pragma once
 
-#include <array>
-#include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
-#include <utility>
 
 #include "base/bytes.h"
 #include "weightcast/status.h"
@@ -53,76 +49,12 @@ template <typename... Fields>
 MessageLayout<Fields...> LayoutOf(MessageKind kind, std::string_view name, Fields&... fields) {
   return {kind, name, {fields...}};
 }
-/// Writes fields: numbers, one byte for a bool or an enum, arrays and pairs as their elements.
-class FieldWriter {
- public:
-  /// Begins a message.
-  explicit FieldWriter(MessageKind kind);
-  template <std::integral T>
-  void Put(T value) {
-    out_.Put(value);
-  }
-  template <typename T>
-    requires std::is_enum_v<T>
-  void Put(T value) {
-    out_.Put(static_cast<uint8_t>(value));
-  }
-  template <typename T, size_t kSize>
-  void Put(const std::array<T, kSize>& values) {
-    for (const T& value : values) Put(value);
-  }
-  template <typename X, typename Y>
-  void Put(const std::pair<X, Y>& values) {
-    Put(values.first);
-    Put(values.second);
-  }
-  std::string Take() { return out_.Take(); }
-
- private:
-  ByteWriter out_;
-};
-
-/// Reads what FieldWriter wrote. Any number but 0 is true, and an unknown Code is kInternal; of other enums
-/// IsPlausible tells.
-class FieldReader {
- public:
-  explicit FieldReader(std::string_view bytes) : in_(bytes) {}
-  template <std::integral T>
-  void Get(T& value) {
-    value = in_.Get<T>();
-  }
-  void Get(bool& value) { value = in_.Get<uint8_t>() != 0; }
-  template <typename T>
-    requires std::is_enum_v<T>
-  void Get(T& value) {
-    value = static_cast<T>(in_.Get<uint8_t>());
-  }
-  void Get(Code& value) {
-    const auto raw = in_.Get<uint8_t>();
-    value = raw <= static_cast<uint8_t>(Code::kInternal) ? static_cast<Code>(raw) : Code::kInternal;
-  }
-  template <typename T, size_t kSize>
-  void Get(std::array<T, kSize>& values) {
-    for (T& value : values) Get(value);
-  }
-  template <typename X, typename Y>
-  void Get(std::pair<X, Y>& values) {
-    Get(values.first);
-    Get(values.second);
-  }
-  [[nodiscard]] bool ok() const { return in_.ok(); }
-  [[nodiscard]] bool AtEnd() const { return in_.AtEnd(); }
-
- private:
-  ByteReader in_;
-};
-
 // A message may overload these, beside its struct.
 /// What it holds beyond its fields crosses behind them.
 template <typename Message>
-void PutRest(FieldWriter& /*out*/, const Message& /*message*/) {}
+void PutRest(ByteWriter& /*out*/, const Message& /*message*/) {}
 template <typename Message>
-void GetRest(FieldReader& /*in*/, Message& /*message*/) {}
+void GetRest(ByteReader& /*in*/, Message& /*message*/) {}
 /// Whether it is one that Encode writes, as far as the types of its fields do not say so.
 template <typename Message>
 bool IsPlausible(const Message& /*message*/) {
@@ -133,8 +65,8 @@ template <typename Message>
   requires requires(Message& message) { Layout(message); }
 std::string Encode(Message message) {
   const auto layout = Layout(message);
-  FieldWriter out(layout.kind);
-  std::apply([&out](const auto&... field) { (out.Put(field), ...); }, layout.fields);
+  ByteWriter out;
+  out.Put(kProtocolVersion, layout.kind, layout.fields);
   PutRest(out, message);
   return out.Take();
 }
@@ -145,11 +77,18 @@ Result<Message> Decode(std::string_view bytes) {
   const auto layout = Layout(message);
   const auto kind = KindOf(bytes);
   if (!kind.ok() || *kind != layout.kind) return Malformed(layout.name);
-  FieldReader in(bytes.substr(2));
-  std::apply([&in](auto&... field) { (in.Get(field), ...); }, layout.fields);
+  ByteReader in(bytes.substr(2));
+  in.Get(layout.fields);
   GetRest(in, message);
   if (!in.AtEnd() || !IsPlausible(message)) return Malformed(layout.name);
   return message;
+}
+
+/// What `handle` makes of the message.
+template <typename Message, typename Handle>
+Status DecodeFor(std::string_view bytes, const Handle& handle) {
+  WC_ASSIGN_OR_RETURN(const Message message, Decode<Message>(bytes));
+  return handle(message);
 }
 
 }  // namespace weightcast::transport::shm

@@ -15,20 +15,14 @@ constexpr size_t kMostText = 100;
 
 Status Malformed(std::string_view what) { return OtherRelease(StrCat("a malformed shm ", what)); }
 
-FieldWriter::FieldWriter(MessageKind kind) {
-  Put(kProtocolVersion);
-  Put(kind);
-}
-
 Cookie NewCookie() { return {RandomId(), RandomId()}; }
 
 std::string Encode(const Invitation& invitation) {
   ByteWriter out;
-  out.Put(kMagic);
-  out.Put(kProtocolVersion);
+  out.Put(kMagic, kProtocolVersion);
   out.PutString(invitation.boot_id);
   out.PutString(invitation.name);
-  for (const uint64_t half : invitation.cookie) out.Put(half);
+  out.Put(invitation.cookie);
   return out.Take();
 }
 
@@ -39,7 +33,7 @@ Result<Invitation> DecodeInvitation(std::string_view bytes) {
   Invitation invitation;
   invitation.boot_id = in.GetString(kMostText);
   invitation.name = in.GetString(kMostText);
-  for (uint64_t& half : invitation.cookie) half = in.Get<uint64_t>();
+  in.Get(invitation.cookie);
   if (!in.AtEnd() || magic != kMagic || version != kProtocolVersion) return Malformed("invitation");
   return invitation;
 }

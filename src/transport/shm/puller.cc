@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trace/metrics.h"
+#include "transport/shm/peer_rights.h"
 
 namespace weightcast::transport::shm {
 namespace {
@@ -52,20 +53,10 @@ void Puller::AddSignal(const SignalRecord& record) {
 
 /// Check 1, and whether all is as the record says. kOk: `pull` can go on.
 Code Puller::Check(const PullRecord& record, const LocalRegion* region, const Source* source) const {
-  if (!inbox_->IsOpen(record.slot, record.grant)) {
-    return record.slot == 0 ? Code::kPermission : Code::kFenced;
-  }
-  if (region == nullptr || region->device == nullptr || !PeersWrite(region->access)) return Code::kPermission;
-  if (record.slot == 0 && region->access != Access::kReadWrite) return Code::kPermission;
-  if (record.offset > region->length || record.length > region->length - record.offset) {
-    return Code::kOutOfBounds;
-  }
-  if (!inbox_->Covers(record.slot, record.region, record.generation, record.offset, record.length))
-    return Code::kPermission;
+  if (region != nullptr && region->device == nullptr) region = nullptr;
+  if (const Code code = JudgeWrite(*inbox_, record, region); code != Code::kOk) return code;
   if (source == nullptr || source->state != Source::State::kReady) return Code::kCancelled;
-  if (record.source_offset > source->length || record.length > source->length - record.source_offset) {
-    return Code::kOutOfBounds;
-  }
+  if (!InBounds(record.source_offset, record.length, source->length)) return Code::kOutOfBounds;
   return Stands(record) ? Code::kOk : Code::kCancelled;
 }
 

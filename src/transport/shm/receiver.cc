@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/shm/peer_rights.h"
+
 namespace weightcast::transport::shm {
 namespace {
 
@@ -177,19 +179,10 @@ void Receiver::EndPull(const Pull& pull, bool peer_ended) {
 }
 
 Code Receiver::Place(const PutRecord& record, const std::byte* bytes) {
-  if (!inbox_->IsOpen(record.slot, record.grant)) {
-    return record.slot == 0 ? Code::kPermission : Code::kFenced;
-  }
-  const LocalRegion* region = context_->regions.Find(record.region, record.generation);
-  if (region == nullptr || !PeersWrite(region->access) || region->device != nullptr) return Code::kPermission;
-  if (record.slot == 0 && region->access != Access::kReadWrite) return Code::kPermission;
-  if (record.offset > region->length || record.length > region->length - record.offset) {
-    return Code::kOutOfBounds;
-  }
-  if (!inbox_->Covers(record.slot, record.region, record.generation, record.offset, record.length))
-    return Code::kPermission;
-  std::memcpy(region->address + record.offset, bytes, record.length);
-  return Code::kOk;
+  const LocalRegion* const region = FindHost(record.region, record.generation);
+  const Code code = JudgeWrite(*inbox_, record, region);
+  if (code == Code::kOk) std::memcpy(region->address + record.offset, bytes, record.length);
+  return code;
 }
 
 void Receiver::Answer(uint64_t sequence, Code code) {
@@ -241,16 +234,10 @@ bool Receiver::SendAnswers() {
   return any;
 }
 
-Code Receiver::CheckGet(const Served& served, uint64_t size, const std::byte*& from) {
-  const GetRecord& get = served.get;
-  const LocalRegion* region = context_->regions.Find(get.region, get.generation);
-  if (region == nullptr || !PeersRead(region->access) || !inbox_->IsOpen(0, 0)) return Code::kPermission;
-  if (region->device != nullptr) return Code::kPermission;
-  if (get.length == 0 || get.offset > region->length || get.length > region->length - get.offset) {
-    return Code::kOutOfBounds;
-  }
-  from = region->address + get.offset + served.done;
-  return size > 0 ? Code::kOk : Code::kOutOfBounds;
+/// Not one of device memory, whose bytes do not go through the payload ring.
+const LocalRegion* Receiver::FindHost(uint32_t id, uint32_t generation) const {
+  const LocalRegion* const region = context_->regions.Find(id, generation);
+  return region == nullptr || region->device != nullptr ? nullptr : region;
 }
 
 bool Receiver::SendData(Budget& budget) {
@@ -258,16 +245,15 @@ bool Receiver::SendData(Budget& budget) {
   while (!gets_.empty() && budget.bytes > 0 && outbox_->HasSpace()) {
     Served& served = gets_.front();
     const uint64_t size = std::min(served.get.length - served.done, kDataPiece);
-    const std::byte* from = nullptr;
+    const LocalRegion* const region = FindHost(served.get.region, served.get.generation);
     DataRecord record{.length = static_cast<uint32_t>(size), .sequence = served.get.sequence};
-    const Code code = CheckGet(served, size, from);
-    std::byte* room = nullptr;
+    const Code code = JudgeRead(*inbox_, served.get, region);
     if (code != Code::kOk) {
       record = {.flags = kLastPiece, .code = static_cast<uint8_t>(code), .sequence = served.get.sequence};
     } else {
-      room = outbox_->has_payload() ? outbox_->Reserve(size, record.position) : nullptr;
+      std::byte* const room = outbox_->has_payload() ? outbox_->Reserve(size, record.position) : nullptr;
       if (room == nullptr) break;
-      std::memcpy(room, from, size);
+      std::memcpy(room, region->address + served.get.offset + served.done, size);
       outbox_->Commit(record.position, size);
       served.done += size;
       budget.bytes -= std::min(budget.bytes, size);
@@ -278,6 +264,45 @@ bool Receiver::SendData(Budget& budget) {
     if ((record.flags & kLastPiece) != 0) gets_.pop_front();
   }
   return any;
+}
+
+// --- What the peer stages: pieces of its writes, and bytes that this side reads ------------------
+
+Status Receiver::OnStagedPut(const PutRecord& record) {
+  if (record.slot >= kGrantSlots) return Broken("it wrote under a grant slot that does not exist");
+  if (puller_ && !puller_->empty()) return Broken("it sent a write before earlier copies were answered");
+  if (answers_.size() + staging_->in.puts() >= kMostAnswers) {
+    return Broken("it has more writes in flight than the setting window allows");
+  }
+  if (!ending_) return staging_->in.AddPut(record);
+  put_signal_ = (record.flags & kSignalled) != 0;
+  put_signal_counts_ = false;
+  return Status::Ok();
+}
+
+bool Receiver::RunStaged(Budget& budget) {
+  StagedIn& in = staging_->in;
+  bool any = in.Place(budget);
+  while (!context_->events.full()) {
+    const Arrival* const arrival = in.Finished();
+    if (arrival == nullptr) break;
+    if (arrival->read) {
+      sender_->OnStagedPlaced(arrival->record.flags, arrival->Outcome());
+    } else {
+      EndStagedPut(*arrival);
+    }
+    in.Pop();
+    any = true;
+  }
+  in.Publish();
+  return any;
+}
+
+void Receiver::EndStagedPut(const Arrival& arrival) {
+  const PutRecord& record = arrival.record;
+  if ((record.flags & kNewScope) != 0) scope_failure_[record.slot] = Code::kOk;
+  if (put_code_ == Code::kOk) put_code_ = arrival.Outcome();
+  if (EndPiece(record.flags, record.slot, record.sequence)) OnSignal(arrival.signal);
 }
 
 }  // namespace weightcast::transport::shm

@@ -66,7 +66,7 @@ class Receiver {
   Status OnData(const DataRecord& record, Budget& budget);
   bool SendAnswers();
   bool SendData(Budget& budget);
-  [[nodiscard]] Code CheckGet(const Served& served, uint64_t size, const std::byte*& from);
+  [[nodiscard]] const LocalRegion* FindHost(uint32_t id, uint32_t generation) const;
 
   LinkId link_;
   PullerParts parts_;

@@ -30,39 +30,23 @@ UniqueFd ForPeers(const DescribedMemory& memory, Access access) {
 
 std::string EncodeKey(const RegionKey& key) {
   ByteWriter out;
-  out.Put(kKeyVersion);
-  out.Put(static_cast<uint8_t>(key.access));
-  out.Put(static_cast<uint8_t>(key.mappable));
-  out.Put(key.address);
-  out.Put(key.length);
-  out.Put(static_cast<uint8_t>(key.kind));
-  out.PutRaw({reinterpret_cast<const char*>(key.device.data()), key.device.size()});
+  out.Put(kKeyVersion, key.access, key.mappable, key.address, key.length, key.kind, key.device);
   return out.Take();
 }
 
 Result<RegionKey> DecodeKey(std::string_view bytes) {
   ByteReader in(bytes);
   const auto version = in.Get<uint8_t>();
-  const auto access = in.Get<uint8_t>();
-  const auto mappable = in.Get<uint8_t>();
+  uint8_t mappable = 0;
   RegionKey key;
-  key.address = in.Get<uint64_t>();
-  key.length = in.Get<uint64_t>();
-  const auto kind = in.Get<uint8_t>();
-  const auto device = in.GetRaw(key.device.size());
-  if (in.ok()) std::memcpy(key.device.data(), device.data(), device.size());
-  if (!in.AtEnd() || version != kKeyVersion || access > static_cast<uint8_t>(Access::kRead) || mappable > 1 ||
-      kind > static_cast<uint8_t>(MemoryKind::kDevice) || key.address > UINT64_MAX - key.length) {
+  in.Get(key.access, mappable, key.address, key.length, key.kind, key.device);
+  if (!in.AtEnd() || version != kKeyVersion || key.access > Access::kRead || mappable > 1 ||
+      key.kind > MemoryKind::kDevice || key.address > UINT64_MAX - key.length) {
     return OtherRelease("the peer's key of a shm region is malformed");
   }
-  key.access = static_cast<Access>(access);
   key.mappable = mappable == 1;
-  key.kind = static_cast<MemoryKind>(kind);
   return key;
 }
-
-bool PeersWrite(Access access) { return access == Access::kGranted || access == Access::kReadWrite; }
-bool PeersRead(Access access) { return access == Access::kReadWrite || access == Access::kRead; }
 
 Status Regions::Check(const RegionName& name) const {
   if (name.owner != self_ || name.generation == 0) {

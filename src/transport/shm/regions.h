@@ -42,10 +42,6 @@ std::string EncodeKey(const RegionKey& key);
 /// kProtocol for anything EncodeKey does not write.
 Result<RegionKey> DecodeKey(std::string_view bytes);
 
-/// Whether `access` lets a peer write, and read.
-bool PeersWrite(Access access);
-bool PeersRead(Access access);
-
 /// The regions of one transport object. Add and Remove: any thread. The rest: the progress thread, which
 /// has a table of its own, so that the data path takes no lock.
 class Regions {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transport/region_table.h"
+
 namespace weightcast::transport::shm {
 
 size_t SendQueue::Take(std::span<const Op> ops) {
@@ -26,16 +28,13 @@ Code SendQueue::Check(Pending& pending) const {
   if (region == nullptr || local == nullptr) return Code::kInvalidArgument;
   pending.device = region->key.kind == MemoryKind::kDevice || local->device != nullptr;
   if (region->state == PeerRegion::State::kFailed) return region->failure;
-  if (op.remote_offset > region->length || op.length > region->length - op.remote_offset) {
-    return Code::kOutOfBounds;
-  }
-  if (op.local_offset > local->length || op.length > local->length - op.local_offset) {
+  if (!InBounds(op.remote_offset, op.length, region->length) ||
+      !InBounds(op.local_offset, op.length, local->length)) {
     return Code::kOutOfBounds;
   }
   const Access access = region->key.access;
-  if (op.kind == OpKind::kRead) return PeersRead(access) ? Code::kOk : Code::kPermission;
-  if (!PeersWrite(access)) return Code::kPermission;
-  return access == Access::kGranted && op.grant.slot == 0 ? Code::kPermission : Code::kOk;
+  const bool may = op.kind == OpKind::kRead ? PeersRead(access) : PeersWrite(access, op.grant.slot != 0);
+  return may ? Code::kOk : Code::kPermission;
 }
 
 bool SendQueue::Begin(Pending& pending) {
@@ -79,7 +78,7 @@ std::byte* SendQueue::LocalAt(const Pending& pending, uint64_t size) {
   const LocalRegion* local = context_->regions.Find(pending.op.local);
   if (local == nullptr) return nullptr;
   const uint64_t offset = pending.op.local_offset + pending.done;
-  if (offset > local->length || size > local->length - offset) return nullptr;
+  if (!InBounds(offset, size, local->length)) return nullptr;
   return local->address + offset;
 }
 

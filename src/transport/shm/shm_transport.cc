@@ -1,12 +1,11 @@
 #include "transport/shm/shm_transport.h"
 
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <ctime>
+#include <array>
 #include <limits>
+#include <optional>
 
 #include "base/advice.h"
 #include "base/process.h"
@@ -22,16 +21,25 @@ Result<std::unique_ptr<Transport>> CreateShmTransport(const TransportOptions& op
 }
 
 namespace shm {
+namespace {
+
+/// Descriptors tell of rare things while everybody spins; looking costs a system call.
+constexpr uint32_t kTurnsPerPoll = 64;
+/// And callers come and go quickly: whoever slept until a descriptor was ready, and does not look at once,
+/// finds it ready again.
+constexpr Duration kPollInterval = std::chrono::microseconds(100);
+constexpr uint32_t kOperationsPerTurn = 64;
+
+}  // namespace
 
 Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& options, bool cross_copy,
                                                         Ptracer& ptracer) {
   WC_ASSIGN_OR_RETURN(auto poller, Poller::Create());
   WC_ASSIGN_OR_RETURN(auto fence, CreateShared(sizeof(FencePage), /*read_only_for_peers=*/true));
   WC_ASSIGN_OR_RETURN(auto wake, WakeFd::Create());
-  UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer.valid()) return Status(Code::kExhausted, StrCat("cannot make a timer: ", ErrnoAndAdvice(errno)));
+  WC_ASSIGN_OR_RETURN(auto timer, TimerFd::Create());
   WC_RETURN_IF_ERROR(poller.Add(wake.fd(), EPOLLIN, PollKey(PollKind::kWake, 0)));
-  WC_RETURN_IF_ERROR(poller.Add(timer.get(), EPOLLIN, PollKey(PollKind::kTimer, 0)));
+  WC_RETURN_IF_ERROR(poller.Add(timer.fd(), EPOLLIN, PollKey(PollKind::kTimer, 0)));
   WC_ASSIGN_OR_RETURN(auto acceptor, Acceptor::Create(poller));
   return std::unique_ptr<Transport>(new ShmTransport(options, cross_copy, ptracer, std::move(poller),
                                                      std::move(fence), std::move(wake), std::move(timer),
@@ -39,7 +47,7 @@ Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& 
 }
 
 ShmTransport::ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
-                           SharedPages fence, WakeFd wake, UniqueFd timer, Acceptor acceptor)
+                           SharedPages fence, WakeFd wake, TimerFd timer, Acceptor acceptor)
     : process_(getpid()),
       settings_(options.settings),
       context_(options.self, cross_copy, ptracer, Ptracer::PolicyOf(settings_.ptracer), std::move(poller),
@@ -66,7 +74,7 @@ ShmTransport::~ShmTransport() {
              !link->devices().offers().Holds(kTrialRegion);  // The cell is ours to wait for.
     });
   };
-  while ((!all_closed() || !departed_.empty()) && Clock::now() < limit) {
+  while ((!all_closed() || region_fences_.has_departed()) && Clock::now() < limit) {
     Poll();
     Turn();
   }
@@ -83,20 +91,9 @@ Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const 
 Result<std::string> ShmTransport::Register(const RegionName& name, const DescribedMemory& memory,
                                            Access access) {
   if (memory.kind == MemoryKind::kHost) return context_.regions.Add(name, memory, access);
-  WC_ASSIGN_OR_RETURN(DeviceSide* const devices, MakeDevices());
+  WC_ASSIGN_OR_RETURN(DeviceSide* const devices, context_.MakeDevices(settings_));
   WC_ASSIGN_OR_RETURN(auto region, devices->Describe(memory));
   return context_.regions.Add(name, memory, access, std::move(region));
-}
-
-Result<DeviceSide*> ShmTransport::MakeDevices() {
-  const std::lock_guard lock(context_.devices_mutex);
-  if (context_.devices_made == nullptr) {
-    WC_ASSIGN_OR_RETURN(auto made, DeviceSide::Create(settings_));
-    WC_RETURN_IF_ERROR(context_.poller.Add(made->signal().fd(), EPOLLIN, PollKey(PollKind::kDevice, 0)));
-    context_.devices_made = std::move(made);
-    context_.devices_seen.store(context_.devices_made.get(), std::memory_order_release);
-  }
-  return context_.devices_made.get();
 }
 
 void ShmTransport::Deregister(uint32_t region) {
@@ -192,10 +189,126 @@ void ShmTransport::WakeSleeper() {
   if (asleep_.load(std::memory_order_seq_cst) && asleep_.exchange(false)) wake_.Wake();
 }
 
-bool ShmTransport::has_fences() const {
-  return !region_fences_.empty() || std::any_of(order_.begin(), order_.end(), [](Link* link) {
+Transport::Progressed ShmTransport::Progress(std::span<Event> out) {
+  const bool opening = std::any_of(order_.begin(), order_.end(), [](const Link* link) {
+    return link->state() == Link::State::kOpening || link->state() == Link::State::kHungUp;
+  });
+  if (poll_now_ || opening || ++turns_ % kTurnsPerPoll == 0) Poll();
+  const bool moved = Turn();
+  return {.events = context_.events.Take(out), .moved = moved};
+}
+
+void ShmTransport::Poll() {
+  poll_now_ = false;
+  std::array<epoll_event, 64> events;
+  const int count = context_.poller.Wait(events, Duration(0));
+  const TimePoint now = polled_ = Clock::now();
+  for (int i = 0; i < count; ++i) Dispatch(events[i].data.u64, now);
+  acceptor_.Expire(context_.poller, now);
+  for (Link* link : order_) {
+    if (const auto due = link->due(); due && *due <= now) link->OnTime(now);
+  }
+}
+
+void ShmTransport::Dispatch(uint64_t key, TimePoint now) {
+  const auto number = static_cast<uint32_t>(key);
+  const auto kind = static_cast<PollKind>(key >> 32);
+  if (kind == PollKind::kWake) {
+    wake_.Drain();
+  } else if (kind == PollKind::kTimer) {
+    return;  // Arm sets it again.
+  } else if (kind == PollKind::kListener) {
+    acceptor_.Accept(context_.poller, now);
+  } else if (kind == PollKind::kStranger) {
+    auto guest = acceptor_.Hear(context_.poller, number);
+    const auto host = std::ranges::find_if(order_, [&](Link* link) {
+      return guest && link->greeting().awaits_guest() && link->greeting().cookie() == guest->hello.cookie;
+    });
+    if (host != order_.end()) (*host)->Adopt(std::move(guest->channel), guest->message);
+  } else if (kind == PollKind::kDeparted) {
+    region_fences_.HearDeparted();
+  } else if (kind == PollKind::kDevice) {
+    return;  // The next turn looks; Disarm clears it.
+  } else if (Link* const link = Find(LinkId{number}); link != nullptr) {
+    kind == PollKind::kChannel ? link->OnChannel() : link->OnProcess();
+  }
+}
+
+bool ShmTransport::Turn() {
+  bool any = TakeChanges();
+  if (DeviceSide* const devices = context_.devices(); devices != nullptr) any |= devices->reports()->Take();
+  if (!order_.empty()) {
+    first_ = (first_ + 1) % order_.size();
+    Budget budget{.bytes = kPieceBytes};
+    for (size_t i = 0; i < order_.size(); ++i) {
+      budget.operations = kOperationsPerTurn;
+      any |= order_[(first_ + i) % order_.size()]->Turn(budget);
+    }
+    posts_.bytes = kAtOnceBytes - (kPieceBytes - budget.bytes);
+  }
+  for (Link* link : order_) {
+    if (link->fences().has_revokes()) any |= link->fences().Settle();
+  }
+  any |= region_fences_.Settle(order_);
+  return RemoveClosed() || any;
+}
+
+bool ShmTransport::TakeChanges() {
+  bool any = false;
+  if (context_.peer_regions.pending()) {
+    any = true;
+    for (PeerRegion* region : context_.peer_regions.TakeAdded()) {
+      if (Link* const link = Find(region->link); link != nullptr) {
+        link->regions().Import(*region);
+      } else {
+        context_.peer_regions.Erase(region->link, region->id);
+      }
+    }
+  }
+  for (const uint32_t region : context_.regions.TakeRemoved()) {
+    any = true;
+    region_fences_.Add(region, order_);
+  }
+  return any;
+}
+
+bool ShmTransport::RemoveClosed() {
+  const auto closed = [this](Link* link) {
+    if (!link->closed()) return false;
+    link->fences().Settle();
+    region_fences_.OnClosed(*link);
+    const LinkId id = link->id();
+    context_.peer_regions.EraseLink(id);
+    context_.events.Push(LinkClosed{.link = id});
+    links_.erase(static_cast<uint32_t>(id));
+    return true;
+  };
+  return std::erase_if(order_, closed) > 0;
+}
+
+bool ShmTransport::Arm() {
+  asleep_.store(true, std::memory_order_seq_cst);
+  if (DeviceSide* const devices = context_.devices(); devices != nullptr) devices->signal().Arm();
+  const bool fences = !region_fences_.empty() || std::ranges::any_of(order_, [](Link* link) {
     return link->fences().has_revokes() || link->state() == Link::State::kClosing;
   });
+  for (Link* link : order_) link->Arm(fences);
+  // Whatever came before the flags were up is found by looking once more.
+  bool work = Turn() || !context_.events.empty() || poll_now_;
+  for (Link* link : order_) work |= link->devices().waits();
+  TimePoint due = acceptor_.due().value_or(TimePoint::max());
+  for (const Link* link : order_) due = std::min(due, link->due().value_or(TimePoint::max()));
+  if (!work && timer_.Set(due)) return true;
+  Disarm();
+  poll_now_ |= !work;  // It is time for something, which only a poll looks at.
+  return false;
+}
+
+void ShmTransport::Disarm() {
+  asleep_.store(false, std::memory_order_seq_cst);
+  if (DeviceSide* const devices = context_.devices(); devices != nullptr) devices->signal().Disarm();
+  for (Link* link : order_) link->Disarm();
+  if (Clock::now() - polled_ >= kPollInterval) poll_now_ = true;
 }
 
 }  // namespace shm

@@ -4,16 +4,16 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "base/poller.h"
+#include "base/timer_fd.h"
 #include "transport/shm/acceptor.h"
 #include "transport/shm/context.h"
 #include "transport/shm/link.h"
+#include "transport/shm/region_fences.h"
 #include "transport/transport.h"
 
 namespace weightcast::transport::shm {
@@ -56,42 +56,28 @@ class ShmTransport final : public Transport {
   void Disarm() override;
 
  private:
-  /// A deregistration that waits for the peers' copies.
-  struct RegionFence {
-    uint32_t region = 0;
-    std::vector<std::pair<Link*, LinkFences::Fence>> waits;
-  };
-
   ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
-               SharedPages fence, WakeFd wake, UniqueFd timer, Acceptor acceptor);
+               SharedPages fence, WakeFd wake, TimerFd timer, Acceptor acceptor);
   [[nodiscard]] Link* Find(LinkId link) const;
   void WakeSleeper();
-  Result<DeviceSide*> MakeDevices();
-  [[nodiscard]] bool Held(uint32_t region) const;
   void Poll();
   void Dispatch(uint64_t key, TimePoint now);
-  void Welcome(Acceptor::Guest guest);
   bool Turn();
   bool TakeChanges();
-  bool SettleFences();
   bool RemoveClosed();
-  void SetTimer();
-  [[nodiscard]] bool has_fences() const;
 
   const pid_t process_;
   const Settings settings_;
   Context context_;
   WakeFd wake_;
-  UniqueFd timer_;
-  std::optional<TimePoint> timer_at_;  ///< When it fires.
+  TimerFd timer_;
   Acceptor acceptor_;
   const std::string boot_id_;
 
   std::unordered_map<uint32_t, std::unique_ptr<Link>> links_;
   std::vector<Link*> order_;  ///< All links, for turns.
   size_t first_ = 0;          ///< Whose turn comes first.
-  std::vector<RegionFence> region_fences_;
-  std::vector<DepartedPeer> departed_;
+  RegionFences region_fences_{context_};
   Budget posts_{.bytes = kAtOnceBytes};  ///< Of what is posted until the next turn.
   uint32_t turns_ = 0;
   bool poll_now_ = true;

@@ -39,21 +39,16 @@ std::vector<uint64_t> LengthsOf(const std::vector<BlockRun>& runs) {
   return lengths;
 }
 
-void PutRest(FieldWriter& out, const SourceOffer& message) {
+void PutRest(ByteWriter& out, const SourceOffer& message) {
   out.Put(static_cast<uint8_t>(message.blocks.size()));
-  for (const BlockRun& run : message.blocks) {
-    out.Put(run.count);
-    out.Put(run.length);
-  }
+  for (const BlockRun& run : message.blocks) out.Put(run.count, run.length);
 }
 
-void GetRest(FieldReader& in, SourceOffer& message) {
-  uint8_t runs = 0;
-  in.Get(runs);
+void GetRest(ByteReader& in, SourceOffer& message) {
+  const auto runs = in.Get<uint8_t>();
   for (size_t i = 0; i < runs && in.ok() && runs <= kMostRuns; ++i) {
     BlockRun& run = message.blocks.emplace_back();
-    in.Get(run.count);
-    in.Get(run.length);
+    in.Get(run.count, run.length);
   }
 }
 
@@ -66,11 +61,11 @@ bool IsPlausible(const SourceOffer& message) {
   return message.exportable <= Exportable::kFabric && inside && counted;
 }
 
-void PutRest(FieldWriter& out, const SourceHandles& message) {
+void PutRest(ByteWriter& out, const SourceHandles& message) {
   for (const auto& handle : message.handles) out.Put(handle);
 }
 
-void GetRest(FieldReader& in, SourceHandles& message) {
+void GetRest(ByteReader& in, SourceHandles& message) {
   for (size_t i = 0; i < message.count && in.ok() && TravelsInside(message.exportable); ++i)
     in.Get(message.handles.emplace_back());
 }

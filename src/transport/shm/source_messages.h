@@ -54,8 +54,8 @@ struct SourceOffer {
   uint64_t length = 0;           ///< Of the region.
   std::vector<BlockRun> blocks;  ///< Of the allocation.
 };
-void PutRest(FieldWriter& out, const SourceOffer& message);
-void GetRest(FieldReader& in, SourceOffer& message);
+void PutRest(ByteWriter& out, const SourceOffer& message);
+void GetRest(ByteReader& in, SourceOffer& message);
 bool IsPlausible(const SourceOffer& message);
 inline auto Layout(SourceOffer& m) {
   return LayoutOf(MessageKind::kSourceOffer, "offer of a source", m.region, m.reader, m.code, m.exportable,
@@ -73,8 +73,8 @@ struct SourceHandles {
   uint8_t count = 0;
   std::vector<std::array<std::byte, 64>> handles;  ///< Legacy and fabric handles: one for each block.
 };
-void PutRest(FieldWriter& out, const SourceHandles& message);
-void GetRest(FieldReader& in, SourceHandles& message);
+void PutRest(ByteWriter& out, const SourceHandles& message);
+void GetRest(ByteReader& in, SourceHandles& message);
 bool IsPlausible(const SourceHandles& message);
 inline auto Layout(SourceHandles& m) {
   return LayoutOf(MessageKind::kSourceHandles, "handles", m.exportable, m.count);

@@ -9,11 +9,6 @@
 
 namespace weightcast::transport::shm {
 
-struct SourceOffers::Exported {
-  Status status;
-  std::vector<device::Handle> handles;
-};
-
 SourceOffers::State SourceOffers::Ask(const LocalRegion& region, const DeviceUuid& reader) {
   const RegionId id{region.name.id, region.name.generation};
   if (const auto known = states_.find(Key{id, reader}); known != states_.end()) return known->second;
@@ -165,10 +160,7 @@ void SourceOffers::ExportNext(const Order& order) {
   const auto& worker = order.device->device.worker;
   worker->Run([health = worker->health(), memory, first = order.sent, count,
                reports = context_->devices()->reports(), alive = std::weak_ptr(alive_), this] {
-    auto exported = std::make_shared<Exported>();
-    auto handles = device::Export(health->context(), *memory, first, count);
-    exported->status = handles.status();
-    if (handles.ok()) exported->handles = std::move(handles).value();
+    auto exported = std::make_shared<Exported>(device::Export(health->context(), *memory, first, count));
     reports->Leave([alive, this, exported] {
       if (!alive.expired()) OnExported(exported);
     });
@@ -188,9 +180,9 @@ Status SourceOffers::SendFront() {
     orders_.pop_front();
     return channel_->Send(message);
   }
-  if (exported_ != nullptr && !exported_->status.ok()) {
+  if (exported_ != nullptr && !exported_->ok()) {
     WC_LOG(kWarning, "device memory goes to the peer (", channel_->PeerName(),
-           ") through host memory, which is slower: ", exported_->status.message());
+           ") through host memory, which is slower: ", exported_->status().message());
     exported_.reset();
     front.device.reset();
     front.announced = false;
@@ -205,7 +197,7 @@ Status SourceOffers::SendFront() {
   }
   if (exported_ != nullptr) {
     WC_RETURN_IF_ERROR(SendHandles(front));
-    front.sent += exported_->handles.size();
+    front.sent += (*exported_)->size();
     exported_.reset();
   }
   if (front.sent == BlocksOf(front)) orders_.pop_front();
@@ -237,12 +229,10 @@ Status SourceOffers::Announce(Order& order) {
 
 Status SourceOffers::SendHandles(const Order& order) {
   const device::DeviceMemory& memory = *order.device->memory;
-  SourceHandles message{.exportable = memory.exportable,
-                        .count = static_cast<uint8_t>(exported_->handles.size()),
-                        .handles = {}};
+  SourceHandles message{
+      .exportable = memory.exportable, .count = static_cast<uint8_t>((*exported_)->size()), .handles = {}};
   std::vector<int> fds;
-  for (size_t i = 0; i < exported_->handles.size(); ++i) {
-    const device::Handle& handle = exported_->handles[i];
+  for (const device::Handle& handle : **exported_) {
     if (const auto* fd = std::get_if<UniqueFd>(&handle)) {
       fds.push_back(fd->get());
     } else if (const auto* legacy = std::get_if<device::LegacyHandle>(&handle)) {

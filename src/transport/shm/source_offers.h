@@ -67,7 +67,7 @@ class SourceOffers {
     bool announced = false;
     size_t sent = 0;  ///< Blocks.
   };
-  struct Exported;
+  using Exported = Result<std::vector<device::Handle>>;
 
   [[nodiscard]] std::string_view WhyNot(const DeviceRegion& region) const;
   void StepTrials();

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "transport/region_table.h"
+#include "transport/shm/peer_rights.h"
 
 namespace weightcast::transport::shm {
 
@@ -89,15 +89,7 @@ Code StagedIn::Check(const Arrival& arrival, const LocalRegion* region) const {
     const bool gone = region == nullptr || !InBounds(record.offset, record.length, region->length);
     return gone ? Code::kInvalidArgument : Code::kOk;
   }
-  if (!inbox_->IsOpen(record.slot, record.grant)) {
-    return record.slot == 0 ? Code::kPermission : Code::kFenced;
-  }
-  if (region == nullptr || !PeersWrite(region->access)) return Code::kPermission;
-  if (record.slot == 0 && region->access != Access::kReadWrite) return Code::kPermission;
-  if (!InBounds(record.offset, record.length, region->length)) return Code::kOutOfBounds;
-  return inbox_->Covers(record.slot, record.region, record.generation, record.offset, record.length)
-             ? Code::kOk
-             : Code::kPermission;
+  return JudgeWrite(*inbox_, record, region);
 }
 
 /// Two copies that are under way must not touch the same bytes.

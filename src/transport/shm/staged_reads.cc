@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transport/region_table.h"
+#include "transport/shm/peer_rights.h"
 
 namespace weightcast::transport::shm {
 
@@ -12,18 +12,12 @@ bool StagedReads::Add(const GetRecord& record) {
   return true;
 }
 
-Code StagedReads::Check(const GetRecord& get, const LocalRegion* region) const {
-  if (region == nullptr || !PeersRead(region->access) || !inbox_->IsOpen(0, 0)) return Code::kPermission;
-  const bool inside = get.length > 0 && InBounds(get.offset, get.length, region->length);
-  return inside ? Code::kOk : Code::kOutOfBounds;
-}
-
 bool StagedReads::Run(Budget& budget) {
   bool any = false;
   while (!reads_.empty() && budget.bytes > 0 && out_->HasRoom()) {
     Read& read = reads_.front();
     const LocalRegion* const region = context_->regions.Find(read.get.region, read.get.generation);
-    const Code code = Check(read.get, region);
+    const Code code = JudgeRead(*inbox_, read.get, region);
     const Step step = code == Code::kOk ? BringPiece(read, *region, budget) : Refuse(read, code);
     if (step == Step::kWaits) break;
     any = true;

@@ -30,7 +30,6 @@ class StagedReads {
     GetRecord get;
     uint64_t done = 0;
   };
-  [[nodiscard]] Code Check(const GetRecord& get, const LocalRegion* region) const;
   Step BringPiece(Read& read, const LocalRegion& region, Budget& budget);
   Step Refuse(const Read& read, Code code);
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/bytes.h"
+
 namespace weightcast::transport::tcp {
 namespace {
 
@@ -17,43 +19,16 @@ constexpr size_t kDataSize = 8;
 constexpr size_t kLaneOverSize = 8;
 static_assert(kPrefixSize + kWriteSize + kSignalSize == kMaxFrameSize);
 
-/// Appends numbers without bounds checks: every frame fits kMaxFrameSize.
-class Writer {
- public:
-  explicit Writer(std::byte* out) : begin_(out), at_(out) {}
-  template <typename... T>
-  void Put(T... values) {
-    (PutOne(values), ...);
+/// Where a frame is written. No bounds checks: every frame fits kMaxFrameSize.
+struct FrameOut {
+  std::byte* begin = nullptr;
+  size_t size = 0;
+  void append(const char* bytes, size_t count) {
+    std::memcpy(begin + size, bytes, count);
+    size += count;
   }
-  [[nodiscard]] size_t size() const { return static_cast<size_t>(at_ - begin_); }
-
- private:
-  template <typename T>
-  void PutOne(T value) {
-    std::memcpy(at_, &value, sizeof value);
-    at_ += sizeof value;
-  }
-  std::byte* begin_;
-  std::byte* at_;
 };
-
-/// Takes numbers without bounds checks: the size has been looked at before.
-class Reader {
- public:
-  explicit Reader(const std::byte* at) : at_(at) {}
-  template <typename... T>
-  void Get(T&... values) {
-    (GetOne(values), ...);
-  }
-
- private:
-  template <typename T>
-  void GetOne(T& value) {
-    std::memcpy(&value, at_, sizeof value);
-    at_ += sizeof value;
-  }
-  const std::byte* at_;
-};
+using Writer = BasicByteWriter<FrameOut>;
 
 void PutSignal(Writer& out, const Signal& signal) {
   out.Put(signal.grant.slot, signal.transfer, signal.chunk, signal.chunks, signal.grant.id, signal.checksum);
@@ -84,12 +59,12 @@ size_t SizeOf(uint8_t type, uint8_t flags) {
   return 0;
 }
 
-std::string_view GetSignal(Reader& in, Signal& signal) {
+std::string_view GetSignal(ByteReader& in, Signal& signal) {
   in.Get(signal.grant.slot, signal.transfer, signal.chunk, signal.chunks, signal.grant.id, signal.checksum);
   return signal.grant.slot < kGrantSlots ? "" : "a signal's grant slot is out of range";
 }
 
-std::string_view GetWrite(Reader& in, Frame& frame) {
+std::string_view GetWrite(ByteReader& in, Frame& frame) {
   uint32_t zero = 0;
   in.Get(frame.region, frame.generation, frame.grant.slot, zero, frame.grant.id, frame.offset, frame.length);
   if (zero != 0) return "a reserved field is not zero";
@@ -98,12 +73,12 @@ std::string_view GetWrite(Reader& in, Frame& frame) {
   return frame.has_signal ? GetSignal(in, frame.signal) : "";
 }
 
-std::string_view GetRead(Reader& in, Frame& frame) {
+std::string_view GetRead(ByteReader& in, Frame& frame) {
   in.Get(frame.region, frame.generation, frame.offset, frame.length);
   return frame.length <= kMaxLength ? "" : "a read's length is out of range";
 }
 
-std::string_view GetResult(Reader& in, Frame& frame) {
+std::string_view GetResult(ByteReader& in, Frame& frame) {
   uint8_t code = 0;
   uint8_t zero8 = 0;
   uint16_t zero16 = 0;
@@ -115,7 +90,7 @@ std::string_view GetResult(Reader& in, Frame& frame) {
   return "";
 }
 
-std::string_view GetLaneOver(Reader& in, Frame& frame) {
+std::string_view GetLaneOver(ByteReader& in, Frame& frame) {
   uint8_t heard = 0;
   uint8_t zero8 = 0;
   uint32_t zero32 = 0;
@@ -126,7 +101,7 @@ std::string_view GetLaneOver(Reader& in, Frame& frame) {
 }
 
 /// Empty, or what is wrong.
-std::string_view GetBody(Reader& in, Frame& frame) {
+std::string_view GetBody(ByteReader& in, Frame& frame) {
   switch (frame.type) {
     case FrameType::kWrite:
       return GetWrite(in, frame);
@@ -150,12 +125,12 @@ std::string_view GetBody(Reader& in, Frame& frame) {
 }  // namespace
 
 size_t EncodeFrame(const Frame& frame, std::span<std::byte, kMaxFrameSize> out) {
-  Writer writer(out.data());
+  Writer writer(FrameOut{.begin = out.data()});
   const bool write = frame.type == FrameType::kWrite;
   const bool signal = frame.type == FrameType::kSignal;
   const int flags =
       (write && frame.has_signal ? kFlagSignal : 0) | ((write || signal) && frame.first ? kFlagFirst : 0);
-  writer.Put(kFrameMagic, static_cast<uint8_t>(frame.type), static_cast<uint8_t>(flags), frame.sequence);
+  writer.Put(kFrameMagic, frame.type, static_cast<uint8_t>(flags), frame.sequence);
   switch (frame.type) {
     case FrameType::kWrite:
       writer.Put(frame.region, frame.generation, frame.grant.slot, uint32_t{0}, frame.grant.id, frame.offset,
@@ -171,22 +146,22 @@ size_t EncodeFrame(const Frame& frame, std::span<std::byte, kMaxFrameSize> out) 
     case FrameType::kAck:
       break;
     case FrameType::kResult:
-      writer.Put(static_cast<uint8_t>(frame.code), uint8_t{0}, uint16_t{0}, uint32_t{0});
+      writer.Put(frame.code, uint8_t{0}, uint16_t{0}, uint32_t{0});
       break;
     case FrameType::kData:
       writer.Put(frame.length);
       break;
     case FrameType::kLaneOver:
-      writer.Put(frame.lane, static_cast<uint8_t>(frame.heard), uint8_t{0}, uint32_t{0});
+      writer.Put(frame.lane, frame.heard, uint8_t{0}, uint32_t{0});
       break;
   }
-  return writer.size();
+  return writer.bytes().size;
 }
 
 ParsedFrame ParseFrame(std::span<const std::byte> bytes, Frame& frame) {
   using Outcome = ParsedFrame::Outcome;
   if (bytes.size() < kPrefixSize) return {.outcome = Outcome::kShort, .size = 0, .what = {}};
-  Reader in(bytes.data());
+  ByteReader in({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   uint16_t magic = 0;
   uint8_t type = 0;
   uint8_t flags = 0;

@@ -1,7 +1,6 @@
 #include "transport/tcp/offer.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "transport/other_release.h"
@@ -15,20 +14,14 @@ constexpr size_t kMaxAddressText = 96;
 
 template <typename Blob>
 void PutHead(ByteWriter& out, const Blob& blob) {
-  out.Put(kOfferVersion);
-  out.PutRaw({reinterpret_cast<const char*>(blob.cookie.data()), blob.cookie.size()});
-  out.Put(blob.lanes);
-  out.Put(blob.depth);
+  out.Put(kOfferVersion, blob.cookie, blob.lanes, blob.depth);
 }
 
 template <typename Blob>
 Status GetHead(ByteReader& in, Blob& blob) {
   const auto version = in.Get<uint8_t>();
   if (in.ok()) WC_RETURN_IF_ERROR(CheckVersion("tcp", version, kOfferVersion));
-  const auto cookie = in.GetRaw(blob.cookie.size());
-  if (in.ok()) std::memcpy(blob.cookie.data(), cookie.data(), cookie.size());
-  blob.lanes = in.Get<uint16_t>();
-  blob.depth = in.Get<uint16_t>();
+  in.Get(blob.cookie, blob.lanes, blob.depth);
   if (!in.ok() || blob.lanes < 1 || blob.lanes > kMaxLanes || blob.depth < 1 || blob.depth > kMaxDepth) {
     return OtherRelease("the peer's tcp offer or answer is malformed");
   }
@@ -47,9 +40,8 @@ std::string EncodeOffer(const Offer& offer) {
 std::string EncodeAnswer(const Answer& answer) {
   ByteWriter out;
   PutHead(out, answer);
-  out.Put(static_cast<uint8_t>(answer.spread));
   const size_t count = std::min(answer.addresses.size(), kMaxAddresses);
-  out.Put(static_cast<uint8_t>(count));
+  out.Put(answer.spread, static_cast<uint8_t>(count));
   for (size_t i = 0; i < count; ++i) out.PutString(answer.addresses[i].ToString());
   return out.Take();
 }

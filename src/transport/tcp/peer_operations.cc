@@ -4,9 +4,8 @@ namespace weightcast::transport::tcp {
 
 Code PeerOperations::Judge(const Frame& frame, LocalRegion*& region) const {
   region = regions_.Find(frame.region, frame.generation);
-  if (region == nullptr) return Code::kPermission;
-  if (region->access != Access::kReadWrite && region->access != Access::kGranted) return Code::kPermission;
-  if (GrantTable::IsStanding(frame.grant) && region->access != Access::kReadWrite) return Code::kPermission;
+  if (region == nullptr || !PeersWrite(region->access, !GrantTable::IsStanding(frame.grant)))
+    return Code::kPermission;
   if (!InBounds(frame.offset, frame.length, region->length)) return Code::kOutOfBounds;
   if (!grants_.IsOpen(frame.grant)) return Code::kFenced;
   return grants_.Covers(frame.grant, frame.region, frame.generation, frame.offset, frame.length)
@@ -44,8 +43,7 @@ std::string_view PeerOperations::Answer(const Frame& frame, Code code) {
 
 std::string_view PeerOperations::OnRead(const Frame& frame) {
   LocalRegion* const region = regions_.Find(frame.region, frame.generation);
-  if (region == nullptr || (region->access != Access::kRead && region->access != Access::kReadWrite))
-    return Answer(frame, Code::kPermission);
+  if (region == nullptr || !PeersRead(region->access)) return Answer(frame, Code::kPermission);
   if (!InBounds(frame.offset, frame.length, region->length)) return Answer(frame, Code::kOutOfBounds);
   return replies_.Serve(frame.sequence, *region, frame.offset, frame.length) ? "" : kTooMany;
 }

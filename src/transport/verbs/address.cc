@@ -1,7 +1,7 @@
 #include "transport/verbs/address.h"
 
 #include <algorithm>
-#include <cstring>
+#include <tuple>
 
 #include "base/strings.h"
 #include "topology/gid.h"
@@ -19,77 +19,78 @@ constexpr uint32_t kNumbers = 1U << 24;
 constexpr uint8_t kMtu256 = 1;
 constexpr uint8_t kMtu4096 = 5;
 
-void Put(ByteWriter& out, const Address& address) {
-  out.Put(static_cast<uint8_t>((address.infiniband ? kInfiniBand : 0) | (address.grh ? kGrh : 0)));
-  out.Put(address.mtu);
-  out.Put(address.reads);
-  out.Put(address.lid);
-  out.PutRaw({reinterpret_cast<const char*>(address.gid.data()), address.gid.size()});
-  out.Put(address.subnet_bits);
-  out.Put(address.pkey);
-}
+// The fields of each, in the order in which they cross.
+auto Fields(Address& m) { return std::tie(m.mtu, m.reads, m.lid, m.gid, m.subnet_bits, m.pkey); }
+auto Fields(QueueName& m) { return std::tie(m.number, m.psn); }
+auto Fields(OfferedNic& m) { return std::tie(m.index); }
+auto Fields(AnsweredRail& m) { return std::tie(m.offered, m.nic); }
+auto Fields(RegionKey& m) { return std::tie(m.id, m.generation, m.access, m.base, m.length, m.part); }
 
-void Put(ByteWriter& out, const QueueName& queue) {
-  out.Put(queue.number);
-  out.Put(queue.psn);
-}
+uint8_t NicOf(const OfferedNic& offered) { return offered.index; }
+uint8_t NicOf(const AnsweredRail& rail) { return rail.nic; }
 
-void Put(ByteWriter& out, const QueueName& control, const std::vector<QueueName>& data) {
-  Put(out, control);
-  out.Put(static_cast<uint8_t>(data.size()));
-  for (const QueueName& queue : data) Put(out, queue);
+/// An offer or an answer.
+template <typename Rail>
+std::string EncodeRails(uint64_t cookie, const std::vector<Rail>& rails) {
+  ByteWriter out;
+  out.Put(kVersion, cookie, static_cast<uint8_t>(rails.size()));
+  for (Rail rail : rails) {
+    const int facts = (rail.address.infiniband ? kInfiniBand : 0) | (rail.address.grh ? kGrh : 0);
+    out.Put(Fields(rail), static_cast<uint8_t>(facts), Fields(rail.address), Fields(rail.control));
+    out.Put(static_cast<uint8_t>(rail.data.size()));
+    for (QueueName& queue : rail.data) out.Put(Fields(queue));
+  }
+  return out.Take();
 }
 
 /// Reads with a verdict that a caller looks at once, at the end.
-class Parser {
+class Parser : public ByteReader {
  public:
-  explicit Parser(std::string_view bytes) : in_(bytes) {}
+  using ByteReader::ByteReader;
 
   /// A blob begins with it.
   Status CheckVersion() {
     const auto version = Get<uint8_t>();
     return good() ? transport::CheckVersion("verbs", version, kVersion) : Status::Ok();
   }
-  template <typename T>
-  T Get() {
-    return in_.Get<T>();
-  }
   void Require(bool condition) { good_ = good_ && condition; }
-  [[nodiscard]] bool good() const { return good_ && in_.ok(); }
-  [[nodiscard]] bool Whole() const { return good_ && in_.AtEnd(); }
+  [[nodiscard]] bool good() const { return good_ && ok(); }
+  [[nodiscard]] bool Whole() const { return good_ && AtEnd(); }
 
-  Address GetAddress() {
-    Address address;
-    const auto facts = Get<uint8_t>();
-    Require(facts <= (kInfiniBand | kGrh));
-    address.infiniband = (facts & kInfiniBand) != 0;
-    address.grh = (facts & kGrh) != 0;
-    address.mtu = Get<uint8_t>();
-    Require(address.mtu >= kMtu256 && address.mtu <= kMtu4096);
-    address.reads = Get<uint8_t>();
-    address.lid = Get<uint16_t>();
-    const auto gid = in_.GetRaw(address.gid.size());
-    if (in_.ok()) std::memcpy(address.gid.data(), gid.data(), gid.size());
-    address.subnet_bits = Get<uint8_t>();
-    Require(address.subnet_bits <= 128);
-    address.pkey = Get<uint16_t>();
-    return address;
-  }
-  QueueName GetQueue() {
-    QueueName queue{Get<uint32_t>(), Get<uint32_t>()};
-    Require(queue.number < kNumbers && queue.psn < kNumbers);
-    return queue;
-  }
-  std::vector<QueueName> GetQueues() {
-    std::vector<QueueName> queues;
+  /// The rest of an offer or of an answer. True if it is whole.
+  template <typename Rail>
+  bool GetRails(uint64_t& cookie, std::vector<Rail>& rails) {
+    Get(cookie);
     const auto count = Get<uint8_t>();
-    Require(count <= kMaxLanes);
-    for (int i = 0; i < count && good(); ++i) queues.push_back(GetQueue());
-    return queues;
+    Require(count > 0 && count <= kMaxNics);
+    for (int i = 0; i < count && good(); ++i) {
+      Rail& rail = rails.emplace_back();
+      Get(Fields(rail));
+      GetAddress(rail.address);
+      rail.control = GetQueue();
+      const auto lanes = Get<uint8_t>();
+      Require(lanes > 0 && lanes <= kMaxLanes && NicOf(rail) < kMaxNics);
+      for (int lane = 0; lane < lanes && good(); ++lane) rail.data.push_back(GetQueue());
+    }
+    return Whole();
   }
 
  private:
-  ByteReader in_;
+  void GetAddress(Address& address) {
+    const auto facts = Get<uint8_t>();
+    address.infiniband = (facts & kInfiniBand) != 0;
+    address.grh = (facts & kGrh) != 0;
+    Get(Fields(address));
+    Require(facts <= (kInfiniBand | kGrh) && address.mtu >= kMtu256 && address.mtu <= kMtu4096 &&
+            address.subnet_bits <= 128);
+  }
+  QueueName GetQueue() {
+    QueueName queue;
+    Get(Fields(queue));
+    Require(queue.number < kNumbers && queue.psn < kNumbers);
+    return queue;
+  }
+
   bool good_ = true;
 };
 
@@ -127,50 +128,14 @@ std::string ToString(const Address& address) {
   return address.infiniband ? StrCat("LID ", address.lid) : topology::ToString(address.gid);
 }
 
-std::string Encode(const Offer& offer) {
-  ByteWriter out;
-  out.Put(kVersion);
-  out.Put(offer.cookie);
-  out.Put(static_cast<uint8_t>(offer.nics.size()));
-  for (const OfferedNic& nic : offer.nics) {
-    out.Put(nic.index);
-    Put(out, nic.address);
-    Put(out, nic.control, nic.data);
-  }
-  return out.Take();
-}
-
-std::string Encode(const Answer& answer) {
-  ByteWriter out;
-  out.Put(kVersion);
-  out.Put(answer.cookie);
-  out.Put(static_cast<uint8_t>(answer.rails.size()));
-  for (const AnsweredRail& rail : answer.rails) {
-    out.Put(rail.offered);
-    out.Put(rail.nic);
-    Put(out, rail.address);
-    Put(out, rail.control, rail.data);
-  }
-  return out.Take();
-}
+std::string Encode(const Offer& offer) { return EncodeRails(offer.cookie, offer.nics); }
+std::string Encode(const Answer& answer) { return EncodeRails(answer.cookie, answer.rails); }
 
 Result<Offer> ParseOffer(std::string_view bytes) {
   Parser in(bytes);
   Offer offer;
   WC_RETURN_IF_ERROR(in.CheckVersion());
-  offer.cookie = in.Get<uint64_t>();
-  const auto count = in.Get<uint8_t>();
-  in.Require(count > 0 && count <= kMaxNics);
-  for (int i = 0; i < count && in.good(); ++i) {
-    OfferedNic nic;
-    nic.index = in.Get<uint8_t>();
-    nic.address = in.GetAddress();
-    nic.control = in.GetQueue();
-    nic.data = in.GetQueues();
-    in.Require(nic.index < kMaxNics && !nic.data.empty());
-    offer.nics.push_back(std::move(nic));
-  }
-  if (!in.Whole()) return OtherRelease("the peer's verbs offer is malformed");
+  if (!in.GetRails(offer.cookie, offer.nics)) return OtherRelease("the peer's verbs offer is malformed");
   return offer;
 }
 
@@ -178,20 +143,7 @@ Result<Answer> ParseAnswer(std::string_view bytes) {
   Parser in(bytes);
   Answer answer;
   WC_RETURN_IF_ERROR(in.CheckVersion());
-  answer.cookie = in.Get<uint64_t>();
-  const auto count = in.Get<uint8_t>();
-  in.Require(count > 0 && count <= kMaxNics);
-  for (int i = 0; i < count && in.good(); ++i) {
-    AnsweredRail rail;
-    rail.offered = in.Get<uint8_t>();
-    rail.nic = in.Get<uint8_t>();
-    rail.address = in.GetAddress();
-    rail.control = in.GetQueue();
-    rail.data = in.GetQueues();
-    in.Require(rail.nic < kMaxNics && !rail.data.empty());
-    answer.rails.push_back(std::move(rail));
-  }
-  if (!in.Whole()) return OtherRelease("the peer's verbs answer is malformed");
+  if (!in.GetRails(answer.cookie, answer.rails)) return OtherRelease("the peer's verbs answer is malformed");
   return answer;
 }
 
@@ -204,14 +156,8 @@ std::optional<Parts> CutInto(uint64_t part, uint64_t length) {
 
 std::string Encode(const RegionKey& key) {
   ByteWriter out;
-  out.Put(kVersion);
-  out.Put(key.id);
-  out.Put(key.generation);
-  out.Put(key.access);
-  out.Put(key.base);
-  out.Put(key.length);
-  out.Put(key.part);
-  out.Put(static_cast<uint16_t>(key.rkeys.size()));
+  RegionKey copy = key;
+  out.Put(kVersion, Fields(copy), static_cast<uint16_t>(key.rkeys.size()));
   for (const uint32_t rkey : key.rkeys) out.Put(rkey);
   return out.Take();
 }
@@ -220,12 +166,7 @@ Result<RegionKey> ParseRegionKey(std::string_view bytes) {
   Parser in(bytes);
   RegionKey key;
   WC_RETURN_IF_ERROR(in.CheckVersion());
-  key.id = in.Get<uint32_t>();
-  key.generation = in.Get<uint32_t>();
-  key.access = in.Get<uint8_t>();
-  key.base = in.Get<uint64_t>();
-  key.length = in.Get<uint64_t>();
-  key.part = in.Get<uint64_t>();
+  in.Get(Fields(key));
   const auto count = in.Get<uint16_t>();
   const auto parts = CutInto(key.part, key.length);
   in.Require(parts && count <= kMaxNics * parts->count && count % parts->count == 0 &&

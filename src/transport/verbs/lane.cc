@@ -185,16 +185,13 @@ std::optional<Code> Lane::Judge(const Operation& operation, const ImportedRegion
 Code Lane::JudgeWrite(const Operation& operation, const ImportedRegion& remote) const {
   const LocalRegion& local = *operation.local;
   if (!local.live || local.registered[local.parts.IndexOf(queue_->nic().index(), 0)] == nullptr ||
-      remote.access == Access::kLocal || remote.parts.IndexOf(peer_nic_, 0) >= remote.rkeys.size()) {
+      remote.parts.IndexOf(peer_nic_, 0) >= remote.rkeys.size()) {
     return Code::kPermission;
   }
-  if (operation.kind == OpKind::kRead) {
-    return remote.access == Access::kRead || remote.access == Access::kReadWrite ? Code::kOk
-                                                                                 : Code::kPermission;
-  }
-  if (remote.access == Access::kRead) return Code::kPermission;
-  return GrantTable::IsStanding(operation.grant) && remote.access != Access::kReadWrite ? Code::kPermission
-                                                                                        : Code::kOk;
+  const bool may = operation.kind == OpKind::kRead
+                       ? PeersRead(remote.access)
+                       : PeersWrite(remote.access, !GrantTable::IsStanding(operation.grant));
+  return may ? Code::kOk : Code::kPermission;
 }
 
 uint64_t Lane::NextPiece(const Operation& operation, const ImportedRegion* remote) {

@@ -2,10 +2,10 @@
 
 #include <infiniband/verbs.h>
 
-#include <array>
-#include <cstring>
 #include <tuple>
 #include <utility>
+
+#include "base/bytes.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -32,52 +32,25 @@ auto Fields(QueueAnswer& m) { return std::tie(m.queue, m.generation, m.number, m
 auto Fields(Bye&) { return std::tie(); }
 auto Fields(NewAddress& m) { return std::tie(m.rail, m.facts, m.reads, m.lid, m.pkey, m.gid); }
 
-class Writer {
- public:
-  template <typename T>
-  void Put(T value) {  // Little-endian, as all machines that we run on.
-    std::memcpy(out_.bytes.data() + out_.length, &value, sizeof value);
-    out_.length += sizeof value;
-  }
-  template <typename M>
-  void PutFields(M message) {
-    std::apply([this](auto&... field) { (this->Put(field), ...); }, Fields(message));
-  }
-  [[nodiscard]] const MessageBytes& done() const { return out_; }
+template <typename M>
+void PutFields(BasicByteWriter<MessageBytes>& out, M message) {
+  out.Put(Fields(message));
+}
 
- private:
-  MessageBytes out_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
-  template <typename T>
-  bool Get(T& value) {
-    if (rest_.size() < sizeof value) return false;
-    std::memcpy(&value, rest_.data(), sizeof value);
-    rest_.remove_prefix(sizeof value);
-    return true;
-  }
-  template <typename M>
-  std::optional<M> GetLast() {
-    M message;
-    const bool whole =
-        std::apply([this](auto&... field) { return (this->Get(field) && ...); }, Fields(message));
-    if (!whole || !rest_.empty()) return std::nullopt;
-    return message;
-  }
-
- private:
-  std::string_view rest_;
-};
+template <typename M>
+std::optional<M> GetLast(ByteReader& in) {
+  M message;
+  in.Get(Fields(message));
+  if (!in.AtEnd()) return std::nullopt;
+  return message;
+}
 
 template <size_t... I>
-std::optional<ControlMessage> ParseControl(size_t kind, Reader& in, std::index_sequence<I...>) {
+std::optional<ControlMessage> ParseControl(size_t kind, ByteReader& in, std::index_sequence<I...>) {
   std::optional<ControlMessage> found;
   const auto look = [&]<size_t N>() {
     if (kind != N) return;
-    if (const auto message = in.GetLast<std::variant_alternative_t<N, ControlMessage>>()) found = *message;
+    if (const auto message = GetLast<std::variant_alternative_t<N, ControlMessage>>(in)) found = *message;
   };
   (look.template operator()<I>(), ...);
   return found;
@@ -107,38 +80,36 @@ bool InRange(const ControlMessage& control) {
 }  // namespace
 
 MessageBytes Encode(const Message& message) {
-  Writer out;
+  BasicByteWriter<MessageBytes> out;
   if (const auto* probe = std::get_if<Probe>(&message)) {
     out.Put(kProbe);
-    out.PutFields(*probe);
+    PutFields(out, *probe);
   } else if (const auto* record = std::get_if<Record>(&message)) {
     out.Put(kRecord);
-    out.PutFields(*record);
+    PutFields(out, *record);
   } else {
     const auto& numbered = std::get<Numbered>(message);
-    out.Put(static_cast<uint8_t>(kControl + numbered.message.index()));
-    out.Put(numbered.cookie);
-    out.Put(numbered.number);
-    std::visit([&out](const auto& control) { out.PutFields(control); }, numbered.message);
+    out.Put(static_cast<uint8_t>(kControl + numbered.message.index()), numbered.cookie, numbered.number);
+    std::visit([&out](const auto& control) { PutFields(out, control); }, numbered.message);
   }
-  return out.done();
+  return out.Take();
 }
 
 std::optional<Message> ParseMessage(std::string_view bytes) {
-  Reader in(bytes);
-  uint8_t kind = 0;
-  if (!in.Get(kind)) return std::nullopt;
+  ByteReader in(bytes);
+  const auto kind = in.Get<uint8_t>();
   if (kind == kProbe) {
-    if (const auto probe = in.GetLast<Probe>()) return *probe;
+    if (const auto probe = GetLast<Probe>(in)) return *probe;
     return std::nullopt;
   }
   if (kind == kRecord) {
-    const auto record = in.GetLast<Record>();
+    const auto record = GetLast<Record>(in);
     if (!record || record->lease >= kLeases) return std::nullopt;
     return *record;
   }
   Numbered numbered;
-  if (kind < kControl || !in.Get(numbered.cookie) || !in.Get(numbered.number)) return std::nullopt;
+  if (kind < kControl) return std::nullopt;
+  in.Get(numbered.cookie, numbered.number);
   const auto control =
       ParseControl(kind - kControl, in, std::make_index_sequence<std::variant_size_v<ControlMessage>>{});
   if (!control || !InRange(*control)) return std::nullopt;

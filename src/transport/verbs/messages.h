@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -109,6 +110,10 @@ using Message = std::variant<Probe, Record, Numbered>;
 struct MessageBytes {
   std::array<char, kMaxMessage> bytes{};
   uint32_t length = 0;
+  void append(const char* more, size_t size) {
+    std::memcpy(bytes.data() + length, more, size);
+    length += size;
+  }
 };
 MessageBytes Encode(const Message& message);
 /// nullopt for everything that Encode does not write.

@@ -1,0 +1,62 @@
+#include "endpoint/connection_view.h"
+
+#include <utility>
+
+#include "base/advice.h"
+#include "base/strings.h"
+
+namespace weightcast::endpoint {
+
+std::string ConnectionView::Describe() const {
+  const std::lock_guard lock(mutex_);
+  return description_;
+}
+
+std::string ConnectionView::transport_name() const {
+  const std::lock_guard lock(mutex_);
+  return transport_name_;
+}
+
+bool ConnectionView::Moves(MemoryKind kind) const {
+  const std::lock_guard lock(mutex_);
+  return kind == MemoryKind::kHost ? was_ready_ : moves_device_;
+}
+
+Status ConnectionView::status() const {
+  if (ok_.load(std::memory_order_acquire)) return Status::Ok();
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+bool ConnectionView::was_ready() const {
+  const std::lock_guard lock(mutex_);
+  return was_ready_;
+}
+
+bool ConnectionView::usable() const {
+  const std::lock_guard lock(mutex_);
+  return was_ready_ && status_.ok();
+}
+
+void ConnectionView::SetReady(std::string transport_name, bool moves_device) {
+  const std::lock_guard lock(mutex_);
+  transport_name_ = std::move(transport_name);
+  moves_device_ = moves_device;
+  was_ready_ = true;
+}
+
+void ConnectionView::SetDescription(std::string description, uint32_t lanes) {
+  const std::lock_guard lock(mutex_);
+  description_ = std::move(description);
+  lanes_ = lanes;
+}
+
+void ConnectionView::SetEnd(const Status& reason, std::string_view peer) {
+  const std::lock_guard lock(mutex_);
+  if (!status_.ok()) return;
+  const bool broken = reason.code() == Code::kProtocol;
+  status_ = WithSameRelease({reason.code(), StrCat(peer, broken ? kBrokeProtocol : ": ", reason.message())});
+  ok_.store(false, std::memory_order_release);
+}
+
+}  // namespace weightcast::endpoint
