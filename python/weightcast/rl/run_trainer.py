@@ -24,7 +24,7 @@ import torch.distributed as dist
 from .. import Trainer, __version__
 from . import checkpoint, checkpoint_folder, devices, models
 from .failures import in_one_line
-from .learner import Learner, Objective, linear_decay, make_optimizer
+from .learner import Learner, linear_decay, make_optimizer
 from .publisher import CastPublisher, Changes, Publisher, WaysPublisher
 from .report import Report
 from .rollout_client import RolloutClient
@@ -171,7 +171,7 @@ def _make_loop(
     learner = Learner(
         module,
         optimizer,
-        Objective.of(options),
+        options,
         value_head=modules.get("value"),
         reference=reference,
         group=group,
