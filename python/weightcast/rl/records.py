@@ -93,13 +93,18 @@ def keep_lines(path: pathlib.Path, keep: Callable[[dict[str, Any]], bool]) -> li
     """Drops all other lines, by a new file that is renamed into place; returns what is left."""
     kept = [entry for entry in read_lines(path) if keep(entry)]
     if path.exists():
-        making = path.with_name(f".{path.name}.making")
-        with making.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(entry) + "\n" for entry in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        making.replace(path)
+        replace_file(path, "".join(json.dumps(entry) + "\n" for entry in kept))
     return kept
+
+
+def replace_file(path: pathlib.Path, text: str) -> None:
+    """By a new one that is renamed into place when its text is on the disk; the rename need not be yet."""
+    making = path.with_name(f".{path.name}.making")
+    with making.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    making.replace(path)
 
 
 class Sink:
