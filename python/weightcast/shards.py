@@ -269,7 +269,7 @@ class Registration:
         registration = _core.CoreRegistration(
             shards, [mesh.sizes for mesh in meshes], [mesh.coordinates for mesh in meshes]
         )
-        sizes = registration.part_sizes() if meshes else [place.size for place in self._places]
+        sizes = registration.part_sizes() if meshes else [list(place.size) for place in self._places]
         for place, size in zip(self._places, sizes, strict=True):
             if place.size != tuple(size):
                 raise InvalidArgument(
