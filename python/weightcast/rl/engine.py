@@ -143,12 +143,10 @@ class Engine:
     def _step(self) -> None:
         self._take_up()
         self.queue.ask(self.weights.version, self._telemetry())
-        order = self.queue.next(self.lease / 8)
-        while order is None:
+        while (order := self.queue.next(self.lease / 8)) is None:
             # Weights may come for an engine that waits for work.
             if self._take_up():
                 self.queue.ask(self.weights.version, self._telemetry())
-            order = self.queue.next(self.lease / 8)
         if order["type"] == "update":
             self._update(order["version"])
         elif order["type"] == "item":
