@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures.thread  # noqa: F401
 import contextlib
+import functools
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from . import _weightcast as _core
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _stops: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -26,19 +29,21 @@ with contextlib.suppress(AttributeError, RuntimeError):
     threading._register_atexit(_stop_all)  # type: ignore[attr-defined]
 
 
+def _interruptible(stop: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """On a thread of its own."""
+    _core.interrupt_when(stop)
+    try:
+        return call(*arguments)
+    finally:
+        _core.interrupt_when(None)
+
+
 async def on_thread(call: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a call that waits on a thread; being cancelled interrupts it."""
     stop = _core.CoreInterrupt()
     _stops.add(stop)
 
-    def run() -> Any:
-        _core.interrupt_when(stop)
-        try:
-            return call(*arguments)
-        finally:
-            _core.interrupt_when(None)
-
-    future = asyncio.get_running_loop().run_in_executor(None, run)
+    future = asyncio.get_running_loop().run_in_executor(None, _interruptible, stop, call, *arguments)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -52,6 +57,20 @@ async def on_thread(call: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
+def asynchronous(
+    call: Callable[Concatenate[Any, _P], _R],
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
+    """The asyncio form of a method that waits."""
+
+    @functools.wraps(call)
+    async def waiting(self: Any, *arguments: _P.args, **named: _P.kwargs) -> _R:
+        return await on_thread(functools.partial(call, self, *arguments, **named))
+
+    waiting.__name__ += "_async"
+    waiting.__qualname__ += "_async"
+    return waiting
+
+
 def within(seconds: float, call: Callable[[], Any]) -> Any:
     """What a call returns; None if it fails, or is interrupted because it takes longer."""
     stop = _core.CoreInterrupt()
@@ -59,9 +78,8 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
     result: list[Any] = []
 
     def run() -> None:
-        _core.interrupt_when(stop)
         with contextlib.suppress(Exception):
-            result.append(call())
+            result.append(_interruptible(stop, call))
 
     asking = threading.Thread(target=run, daemon=True)
     asking.start()

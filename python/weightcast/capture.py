@@ -8,6 +8,7 @@ followed that way is refused, by tensor. docs/adapters.md, "How the mapping is f
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -61,11 +62,7 @@ class Landing:
             expected *= self.size[dimension]
             dense = dimension
         outer = self.size[:dense]
-        for number in range(math.prod(outer)):
-            index, rest = [], number
-            for length in reversed(outer):
-                index.insert(0, rest % length)
-                rest //= length
+        for index in itertools.product(*map(range, outer)):
             start = self.start + sum(i * step for i, step in zip(index, self.strides, strict=False))
             offset = tuple(a + b for a, b in zip(self.offset, index, strict=False)) + self.offset[dense:]
             size = (1,) * dense + self.size[dense:]
@@ -111,35 +108,22 @@ class Capture:
         Errors: InvalidArgument, naming the tensors, where an element that has landed is written again.
         """
         written = {name: _nothing_written(target) for name, target in targets.items()}
-        for number, landing in enumerate(self.landings):
-            self._refuse_filled(written, number)
-            self._mark(written, landing)
-        self._refuse_filled(written, len(self.landings))
-        for fill in self.fills:
-            if fill.target in written:
-                _part(written[fill.target], fill).fill_(True)
+        landings = [(number, one) for number, one in enumerate(self.landings) if one.target in written]
+        fills = [(one.after, one) for one in self.fills if one.target in written]
+        # In the loader's order; a fill stands before the landing of its number.
+        for _, one in sorted([*fills, *landings], key=lambda pair: pair[0]):
+            part = _part(written[one.target], one)
+            if bool(part.any()):
+                problem = f"{one.target}: the loader overwrites what it has loaded"
+                if isinstance(one, Landing):
+                    problem = f"{one.source}: its loader writes where another tensor is in {one.target}"
+                raise InvalidArgument(f"{problem}; {_ITS_OWN}")
+            if isinstance(one, Landing):  # Fills are made once, before anything lands.
+                part.fill_(True)
+        for _, fill in fills:
+            _part(written[fill.target], fill).fill_(True)
         found = {name: _unwritten(target, written[name]) for name, target in targets.items()}
         return {name: count for name, count in found.items() if count}
-
-    def _mark(self, written: Mapping[str, torch.Tensor], landing: Landing) -> None:
-        if landing.target not in written:
-            return
-        part = _part(written[landing.target], landing)
-        if bool(part.any()):
-            raise InvalidArgument(
-                f"{landing.source}: its loader writes where another tensor is in {landing.target}; {_ITS_OWN}"
-            )
-        part.fill_(True)
-
-    def _refuse_filled(self, written: Mapping[str, torch.Tensor], number: int) -> None:
-        """Fills are made once, before anything lands: none may come after what lands there."""
-        for fill in self.fills:
-            if (
-                fill.after == number
-                and fill.target in written
-                and bool(_part(written[fill.target], fill).any())
-            ):
-                raise InvalidArgument(f"{fill.target}: the loader overwrites what it has loaded; {_ITS_OWN}")
 
 
 def _nothing_written(target: torch.Tensor) -> torch.Tensor:

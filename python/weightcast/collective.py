@@ -9,6 +9,7 @@ How it works: docs/collective.md.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -88,7 +89,7 @@ class Group:
         if shape not in _SHAPES:
             raise InvalidArgument(f"shape is '{shape}'; allowed: {', '.join(_SHAPES)}")
         self.rank, self.world_size = rank, world_size
-        self._timeout, self._shape = timeout, shape
+        self._timeout = timeout
         listens = rank == 0 and isinstance(rendezvous, str) and world_size > 1
         self._endpoint = Endpoint(
             token=token,
@@ -111,10 +112,10 @@ class Group:
         except BaseException:
             self._endpoint.close()
             raise
-        self._hosts = [one.host for one in members]
+        hosts = [one.host for one in members]
+        self._parents = functools.cache(lambda root: parents_of(root, hosts, shape))
         self._mesh = Mesh(self._endpoint, connections)
         self._layouts = Layouts(self._endpoint)
-        self._trees: dict[int, list[int | None]] = {}
         self._early: list[tuple[int, list[Any]]] = []
         self._calls = 0
         self._closed: str | None = None
@@ -223,11 +224,6 @@ class Group:
             raise
         finally:
             self._busy.release()
-
-    def _parents(self, root: int) -> list[int | None]:
-        if root not in self._trees:
-            self._trees[root] = parents_of(root, self._hosts, self._shape)
-        return self._trees[root]
 
     def _fail(self, error: BaseException) -> None:
         if self._closed is None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import _weightcast as _core
-from ._threads import on_thread
+from ._threads import asynchronous, on_thread
 from .awaiting import next_of, until_ended
 from .errors import InvalidArgument, TimedOut
 from .memory import allocate, memory_of
@@ -288,17 +288,7 @@ class Endpoint:
         wanted = [addresses] if isinstance(addresses, str) else list(addresses)
         return self._connection(self._core.connect(wanted, role, rank, incarnation, timeout))
 
-    async def connect_async(
-        self,
-        addresses: str | Sequence[str],
-        *,
-        role: str = "",
-        rank: int = 0,
-        incarnation: int = 0,
-        timeout: float | None = None,
-    ) -> Connection:
-        wanted = [addresses] if isinstance(addresses, str) else list(addresses)
-        return self._connection(await on_thread(self._core.connect, wanted, role, rank, incarnation, timeout))
+    connect_async = asynchronous(connect)
 
     def accept(self, timeout: float | None = None) -> Connection:
         """The oldest connection that a peer has opened and nobody has accepted yet."""

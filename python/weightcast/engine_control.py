@@ -114,14 +114,17 @@ class EngineControl:
 
     def _do(self, order: Any) -> str:
         """Why it could not be done, or nothing."""
-        steps = {
-            _core.CoreMove.PAUSE: self._do_pause,
-            _core.CoreMove.SETTLE: self._do_settle,
-            _core.CoreMove.ADMIT: self._do_admit,
-            _core.CoreMove.EVICT: self._do_evict,
-        }
         try:
-            steps[order.move](order)
+            match order.move:
+                case _core.CoreMove.PAUSE:
+                    self._do_pause()
+                case _core.CoreMove.SETTLE:
+                    self._call(self._flush_caches)
+                    self._set(order.version)
+                case _core.CoreMove.ADMIT:
+                    self._do_admit(order.version)
+                case _core.CoreMove.EVICT:
+                    self._do_evict(order.reason)
         except Exception as error:
             _log.exception(
                 "weightcast: the step %s of this engine's control failed, so the update goes on without the "
@@ -131,20 +134,16 @@ class EngineControl:
             return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return ""
 
-    def _do_pause(self, _: Any) -> None:
+    def _do_pause(self) -> None:
         if not self._paused:
             self._paused = None  # A pause that fails half-way has to be undone.
             self._call(self._pause)
             self._paused = True
 
-    def _do_settle(self, order: Any) -> None:
-        self._call(self._flush_caches)
-        self._set(order.version)
-
-    def _do_admit(self, order: Any) -> None:
+    def _do_admit(self, version: _core.Version) -> None:
         try:
-            if self._version != order.version:
-                self._set(order.version)
+            if self._version != version:
+                self._set(version)
             if self._paused is not False:
                 self._call(self._resume)
                 self._paused = False
@@ -152,13 +151,10 @@ class EngineControl:
                 self._call(self._admit)
                 self._admitted = True
         except Exception:
-            self._do_evict_because("the engine could not be resumed")
+            self._do_evict("the engine could not be resumed")
             raise
 
-    def _do_evict(self, order: Any) -> None:
-        self._do_evict_because(order.reason)
-
-    def _do_evict_because(self, reason: str) -> None:
+    def _do_evict(self, reason: str) -> None:
         if self._admitted is not False:
             self._call(self._evict, reason)
             self._admitted = False

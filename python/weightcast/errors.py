@@ -107,13 +107,7 @@ class UpdateAborted(Error):
         return type(self), (self.reason, self.version, None, self.engine, self.rank), self.__dict__
 
 
-_CLASSES: dict[str, type[Error]] = {
-    cls.code: cls
-    for cls in (
-        Unavailable, PeerDead, Fenced, TimedOut, Cancelled, Exhausted, Permission, OutOfBounds,
-        InvalidArgument, ProtocolError, Corrupt,
-    )
-}  # fmt: skip
+_CLASSES = {cls.code: cls for cls in Error.__subclasses__() if cls is not UpdateAborted}
 
 
 def error_for(code: str, message: str) -> Error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,30 +13,22 @@ from . import _weightcast as _core
 from .errors import InvalidArgument
 
 
-class CudaArray(NamedTuple):
-    """What `__cuda_array_interface__` says, with the device that the driver knows."""
+def cuda_array_of(name: str, value: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], np.dtype, bool, int]:
+    """Address, shape, strides in bytes, dtype, whether it can be written, and the device.
 
-    address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None  # In bytes; None: C-contiguous.
-    dtype: np.dtype
-    writable: bool
-    device: int
-
-
-def cuda_array_of(name: str, value: Any) -> CudaArray:
-    """Asks the driver which device the memory is of: the interface does not say."""
+    Asks the driver which device the memory is of: `__cuda_array_interface__` does not say.
+    """
     found = value.__cuda_array_interface__
     if found.get("mask") is not None:
         raise InvalidArgument(f"{name} has a mask; give an array without one")
     address, read_only = found["data"]
     shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
     strides = found.get("strides")
+    if strides is None:  # C-contiguous.
+        strides = (math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape)))
     bytes_ = math.prod(shape) * dtype.itemsize
     device = _core.device_of(address, bytes_) if bytes_ > 0 else -1
-    return CudaArray(
-        address, shape, None if strides is None else tuple(strides), dtype, not read_only, device
-    )
+    return address, shape, tuple(strides), dtype, not read_only, device
 
 
 class DeviceArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ def memory_of(value: Any, name: str = "the memory") -> Memory:
     `__cuda_array_interface__`. name: what error texts call it."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _of_torch(torch, value, name)
+        return _of_torch(value, name)
     if hasattr(value, "__cuda_array_interface__"):
         return _of_cuda(value, name)
     array = value if isinstance(value, np.ndarray) else _bytes_of(value, name)
@@ -49,37 +50,43 @@ def _scattered(name: str, shape: Any) -> str:
     )
 
 
-def _of_torch(torch: Any, tensor: Any, name: str) -> Memory:
+def _of_torch(tensor: Any, name: str) -> Memory:
     """By address: tensors have no buffer protocol, and numpy knows no bf16."""
     if type(tensor).__name__ == "DTensor":
         raise InvalidArgument(f"{name} is a DTensor, without memory of its own; give its to_local()")
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise InvalidArgument(f"{name} is on {tensor.device}; move it to the CPU or a CUDA device")
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise InvalidArgument(not_dense(name, tensor))
+    device = device_of_torch(tensor, name)
     if not tensor.is_contiguous():
         raise InvalidArgument(_scattered(name, tensor.shape))
     # What it stands for now: `tensor.data = other` gives the tensor another storage.
-    device = tensor.device.index if tensor.device.type == "cuda" else -1
     return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), True, tensor.detach(), device)
 
 
-def not_dense(name: str, tensor: Any) -> str:
-    """Why a sparse or quantised torch tensor is refused."""
-    kind, way = ("quantised", "dequantize()") if tensor.is_quantized else (str(tensor.layout), "to_dense()")
-    return f"{name} is {kind}, and only dense tensors can be sent; give what its {way} returns"
+def device_of_torch(tensor: Any, name: str) -> int:
+    """The GPU of a torch tensor; -1: host memory. Refuses one elsewhere, and a sparse or quantised one."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise InvalidArgument(f"{name} is on {tensor.device}; move it to the CPU or a CUDA device")
+    if str(tensor.layout) != "torch.strided" or tensor.is_quantized:
+        kind, way = ("quantised", "dequantize") if tensor.is_quantized else (tensor.layout, "to_dense")
+        raise InvalidArgument(
+            f"{name} is {kind}, and only dense tensors can be sent; give what its {way}() returns"
+        )
+    return tensor.device.index if tensor.device.type == "cuda" else -1
+
+
+def is_dense(size: Sequence[int], strides: Sequence[int], step: int = 1) -> bool:
+    """step: from one element to the next, as strides count."""
+    for length, stride in zip(reversed(size), reversed(strides), strict=True):
+        if length > 1 and stride != step:
+            return False
+        step *= length
+    return True
 
 
 def _of_cuda(value: Any, name: str) -> Memory:
-    found = cuda_array_of(name, value)
-    if found.strides is not None:
-        dense = np.empty(0, found.dtype).dtype.itemsize
-        for length, stride in zip(reversed(found.shape), reversed(found.strides), strict=True):
-            if length > 1 and stride != dense:
-                raise InvalidArgument(_scattered(name, found.shape))
-            dense *= length
-    bytes_ = math.prod(found.shape) * found.dtype.itemsize
-    return Memory(found.address, bytes_, found.writable, value, found.device)
+    address, shape, strides, dtype, writable, device = cuda_array_of(name, value)
+    if not is_dense(shape, strides, dtype.itemsize):
+        raise InvalidArgument(_scattered(name, shape))
+    return Memory(address, math.prod(shape) * dtype.itemsize, writable, value, device)
 
 
 def _bytes_of(value: Any, name: str) -> np.ndarray:

@@ -132,12 +132,6 @@ def _visible_gpus() -> list[str]:
     return []
 
 
-def _gpu_label(index: int) -> str:
-    """The PCI address of this process' index-th NVIDIA GPU, or "cpu"."""
-    gpus = _visible_gpus()
-    return gpus[index] if index < len(gpus) else "cpu"
-
-
 def _host_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
@@ -157,7 +151,9 @@ class Endpoint:
         rank = int(os.environ.get("RANK", index))
         self.last_error = ""
         self._index = index
-        self._engine = _core.P2pEngine.create(index, _gpu_label(index), rank, {})
+        gpus = _visible_gpus()
+        label = gpus[index] if index < len(gpus) else "cpu"
+        self._engine = _core.P2pEngine.create(index, label, rank, {})
         self._metadata = self._engine.metadata()
         self._announcement = Announcement(self._metadata)
         self._timeout = float(os.environ.get("WEIGHTCAST_CONNECT_TIMEOUT", "10"))

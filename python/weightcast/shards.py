@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ import numpy as np
 from . import _weightcast as _core
 from .errors import InvalidArgument
 from .gpu import cuda_array_of, streams_of
-from .memory import not_dense
+from .memory import device_of_torch, is_dense
 
 # numpy's (and ml_dtypes') names to those of the safetensors format.
 _NUMPY_NAMES = {
@@ -108,51 +107,33 @@ def _is_torch(value: Any) -> bool:
 
 
 def _view_torch(name: str, tensor: Any) -> _View:
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise InvalidArgument(f"{name} is on {tensor.device}; move it to the CPU or a CUDA device")
-    if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
-        raise InvalidArgument(not_dense(name, tensor))
-    kind = str(tensor.dtype).removeprefix(_TORCH_PREFIX)
-    size, strides = tuple(tensor.shape), tensor.stride()
-    device = tensor.device.index if tensor.device.type == "cuda" else -1
-    step = tensor.element_size()
-    return _View(_safetensors_name(name, kind), size, strides, tensor.data_ptr(), step, True, device)
+    device = device_of_torch(tensor, name)
+    kind = _safetensors_name(name, str(tensor.dtype).removeprefix(_TORCH_PREFIX))
+    size, strides, step = tuple(tensor.shape), tensor.stride(), tensor.element_size()
+    return _View(kind, size, strides, tensor.data_ptr(), step, True, device)
 
 
 def _view_numpy(name: str, value: Any) -> _View:
     if hasattr(value, "__cuda_array_interface__"):
-        return _view_cuda(name, value)
-    if not isinstance(value, np.ndarray):
+        address, size, strides, dtype, writable, device = cuda_array_of(name, value)
+    elif not isinstance(value, np.ndarray):
         raise InvalidArgument(
             f"{name} is a {type(value).__name__}; give a numpy array, a torch tensor or wc.Shard"
         )
-    if value.dtype.byteorder == ">":
+    elif value.dtype.byteorder == ">":
         raise InvalidArgument(f"{name} is big-endian; convert it with .astype(dtype.newbyteorder('<'))")
-    step = value.dtype.itemsize
-    if step == 0 or any(stride % step for stride in value.strides):
-        raise InvalidArgument(
-            f"{name} has strides of {value.strides} bytes, which are not a multiple of its {step}-byte "
-            "elements; register a contiguous copy"
-        )
-    strides = tuple(stride // step for stride in value.strides)
-    address = value.__array_interface__["data"][0]
-    kind = _safetensors_name(name, value.dtype.name)
-    return _View(kind, value.shape, strides, address, step, bool(value.flags.writeable))
-
-
-def _view_cuda(name: str, value: Any) -> _View:
-    found = cuda_array_of(name, value)
-    kind, step = _safetensors_name(name, found.dtype.name), found.dtype.itemsize
-    if found.strides is None:
-        strides = tuple(math.prod(found.shape[i + 1 :]) for i in range(len(found.shape)))
-    elif any(stride % step for stride in found.strides):
-        raise InvalidArgument(
-            f"{name} has strides of {found.strides} bytes, which are not a multiple of its {step}-byte "
-            "elements; register a contiguous copy"
-        )
     else:
-        strides = tuple(stride // step for stride in found.strides)
-    return _View(kind, found.shape, strides, found.address, step, found.writable, found.device)
+        address, size = value.__array_interface__["data"][0], value.shape
+        strides, dtype = value.strides, value.dtype
+        writable, device = bool(value.flags.writeable), -1
+    step = dtype.itemsize
+    if step == 0 or any(stride % step for stride in strides):
+        raise InvalidArgument(
+            f"{name} has strides of {strides} bytes, which are not a multiple of its {step}-byte "
+            "elements; register a contiguous copy"
+        )
+    strides = tuple(stride // step for stride in strides)
+    return _View(_safetensors_name(name, dtype.name), size, strides, address, step, writable, device)
 
 
 def _safetensors_name(tensor: str, kind: str) -> str:
@@ -160,15 +141,6 @@ def _safetensors_name(tensor: str, kind: str) -> str:
     if found is None or not _core.is_dtype(found):
         raise InvalidArgument(f"{tensor}: unknown dtype {kind}; known: {', '.join(sorted(_NUMPY_NAMES))}")
     return found
-
-
-def _is_dense(size: Sequence[int], strides: Sequence[int]) -> bool:
-    expected = 1
-    for length, stride in zip(reversed(size), reversed(strides), strict=True):
-        if length > 1 and stride != expected:
-            return False
-        expected *= length
-    return True
 
 
 def _mapping_of(source: Any) -> Mapping[str, Any]:
@@ -212,7 +184,7 @@ def _place_of(name: str, part: Shard, *, writable: bool) -> _Place:
     offset = None
     if part.mesh is None:
         offset = (0,) * len(shape) if part.offset is None else tuple(part.offset)
-    strides = () if _is_dense(view.size, view.strides) else view.strides
+    strides = () if is_dense(view.size, view.strides) else view.strides
     origin, bytes_ = _reach(view)
     first = view.address - origin
     return _Place(
@@ -283,7 +255,8 @@ class Registration:
             )
 
     def core(self) -> _core.CoreRegistration:
-        meshes = {mesh: number for number, mesh in enumerate(self._meshes())}
+        used = dict.fromkeys(place.mesh for place in self._places if place.mesh)
+        meshes = {mesh: number for number, mesh in enumerate(used)}
         shards = [
             _core.CoreShard(
                 place.name, place.dtype, place.shape,
@@ -296,20 +269,14 @@ class Registration:
         registration = _core.CoreRegistration(
             shards, [mesh.sizes for mesh in meshes], [mesh.coordinates for mesh in meshes]
         )
-        if meshes:
-            self._check_sizes(registration.part_sizes())
-        return registration
-
-    def _meshes(self) -> list[Mesh]:
-        return list(dict.fromkeys(place.mesh for place in self._places if place.mesh))
-
-    def _check_sizes(self, sizes: list[list[int]]) -> None:
+        sizes = registration.part_sizes() if meshes else [list(place.size) for place in self._places]
         for place, size in zip(self._places, sizes, strict=True):
             if place.size != tuple(size):
                 raise InvalidArgument(
                     f"{place.name}: the array has the shape {list(place.size)}, but mesh and placements give "
                     f"this rank {size}; give an array of that shape"
                 )
+        return registration
 
     def devices(self) -> set[int]:
         """The GPUs that hold some of it."""

@@ -92,10 +92,7 @@ class WeightTransfer:
             self._joined = len(_serving(trainer)) >= self._engines
             if not self._joined:
                 if time.monotonic() > deadline:
-                    raise TimedOut(
-                        f"{len(_serving(trainer))} of {self._engines} servers have joined within "
-                        f"{self._timeout:g} s; start the others"
-                    )
+                    raise TimedOut(self._missing(trainer))
                 time.sleep(_LOOK)
 
     def _missing(self, trainer: Trainer) -> str:

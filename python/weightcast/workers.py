@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import _weightcast as _core
-from ._threads import on_thread, within
+from ._threads import asynchronous, within
 from .digest import ShardDigest, digests_from
 from .errors import Cancelled, Error, InvalidArgument, TimedOut, Unavailable, UpdateAborted
 from .shards import Registration, streams_in_use, wait_streams
@@ -40,11 +40,9 @@ def _rules(rules: Any) -> str:
     return json.dumps(rules if isinstance(rules, Mapping) else {"version": 1, "rules": list(rules)})
 
 
-def _number(name: str, fallback: int | None = None) -> int:
+def _number(name: str) -> int:
     text = os.environ.get(name)
     if text is None:
-        if fallback is not None:
-            return fallback
         raise InvalidArgument(
             f"the environment has no {name}; start under torchrun or pass rank and world_size"
         )
@@ -93,18 +91,15 @@ class Update:
         ]
         return f"; not yet: {', '.join(sorted(without))}" if without else ""
 
-    async def wait_sources_async(self, timeout: float | None = None) -> None:
-        await on_thread(self.wait_sources, timeout)
+    wait_sources_async = asynchronous(wait_sources)
 
-    async def wait_async(self, timeout: float | None = None) -> _core.UpdateStats:
-        return await on_thread(self.wait, timeout)
+    wait_async = asynchronous(wait)
 
     def explain(self, timeout: float = 10.0) -> dict[str, Any] | None:
         """What it took and why (docs/explain.md); None until it is over. Asks the controller."""
         return next(iter(json.loads(self._core.explain(timeout))), None)
 
-    async def explain_async(self, timeout: float = 10.0) -> dict[str, Any] | None:
-        return await on_thread(self.explain, timeout)
+    explain_async = asynchronous(explain)
 
     def cancel(self) -> None:
         """Aborts it unless it is being committed already."""
@@ -331,8 +326,7 @@ class Trainer(_Closing):
         """All engines of this model as the controller sees them. At most `controller_timeout`."""
         return self._core.engines()
 
-    async def engines_async(self) -> list[_core.EngineState]:
-        return await on_thread(self.engines)
+    engines_async = asynchronous(engines)
 
 
 class Inference(_Closing):
@@ -367,8 +361,7 @@ class Inference(_Closing):
         """
         return {name: (dtype, tuple(shape)) for name, dtype, shape in self._core.offered(_limit(timeout))}
 
-    async def offered_async(self, timeout: float | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return await on_thread(self.offered, timeout)
+    offered_async = asynchronous(offered)
 
     def register(
         self,
@@ -432,13 +425,14 @@ class Inference(_Closing):
         """
         self._refuse_moved()
         left = wait_streams(self._registration, stream, timeout)
+        if newer_than is None:
+            newer_than = self.version
+        elif isinstance(newer_than, int):
+            newer_than = _core.Version(self.version.run, newer_than)
         with _naming_cause(self._switch):
-            return self._core.wait(self._version_of(newer_than), _limit(left))
+            return self._core.wait(newer_than, _limit(left))
 
-    async def wait_async(
-        self, newer_than: _core.Version | int | None = None, timeout: float | None = None
-    ) -> _core.Version:
-        return await on_thread(self.wait, newer_than, timeout)
+    wait_async = asynchronous(wait)
 
     def begin(self, *, stream: Any = None) -> None:
         """The engine is paused: until `finish` or `abort` its tensors may be written.
@@ -454,8 +448,7 @@ class Inference(_Closing):
         with _naming_cause(self._switch):
             return self._core.receive(_limit(timeout))
 
-    async def receive_async(self, timeout: float | None = None) -> _core.Version:
-        return await on_thread(self.receive, timeout)
+    receive_async = asynchronous(receive)
 
     def receive_group(self, timeout: float | None = None, *, stream: Any = None) -> ReceivedGroup:
         """As `receive`, for the next of the registered `groups`; the call after it grants the next one.
@@ -466,8 +459,7 @@ class Inference(_Closing):
         left = wait_streams(self._registration, stream, timeout)
         return ReceivedGroup(*self._core.receive_group(_limit(left)))
 
-    async def receive_group_async(self, timeout: float | None = None) -> ReceivedGroup:
-        return await on_thread(self.receive_group, timeout)
+    receive_group_async = asynchronous(receive_group)
 
     def receive_groups(self, timeout: float | None = None, *, stream: Any = None) -> Iterator[ReceivedGroup]:
         """The registered `groups` of one update, each when it is there at every rank of the engine.
@@ -490,15 +482,13 @@ class Inference(_Closing):
         """Returns when every rank of the engine has switched: serve. timeout=0 only looks (`TimedOut`)."""
         self._core.served(_limit(timeout))
 
-    async def served_async(self, timeout: float | None = None) -> None:
-        await on_thread(self.served, timeout)
+    served_async = asynchronous(served)
 
     def finish(self, timeout: float | None = None) -> None:
         """`commit` and `served`."""
         self._core.finish(_limit(timeout))
 
-    async def finish_async(self, timeout: float | None = None) -> None:
-        await on_thread(self.finish, timeout)
+    finish_async = asynchronous(finish)
 
     def abort(self) -> None:
         """Abandons the update; see `state` for what can be served. Waits until no peer can write any more.
@@ -508,8 +498,7 @@ class Inference(_Closing):
         """
         self._core.abort()
 
-    async def abort_async(self) -> None:
-        await on_thread(self.abort)
+    abort_async = asynchronous(abort)
 
     def suspend(self, timeout: float | None = None) -> None:
         """Suspends the engine: afterwards the registered memory may be freed, moved or mapped again.
@@ -522,8 +511,7 @@ class Inference(_Closing):
         if self._registration is not None:
             self._registration.release()
 
-    async def suspend_async(self, timeout: float | None = None) -> None:
-        await on_thread(self.suspend, timeout)
+    suspend_async = asynchronous(suspend)
 
     def resume(self, *, intact: bool = False) -> None:
         """Registers the same tensors at the same addresses again, with fresh keys.
@@ -572,10 +560,3 @@ class Inference(_Closing):
     def _unmoved(self) -> Registration | None:
         """What is registered, as it lies now, which must be where it was."""
         return _still_there(self._registration, "no update would reach them; register again")
-
-    def _version_of(self, newer_than: _core.Version | int | None) -> _core.Version:
-        if newer_than is None:
-            return self.version
-        if isinstance(newer_than, int):
-            return _core.Version(self.version.run, newer_than)
-        return newer_than

@@ -27,7 +27,7 @@ def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
     import torch.distributed as dist
     from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
 
-    from weightcast.rl.collectives import Roles, buckets_of, tensors_of, way_of
+    from weightcast.rl.collectives import WAYS, Roles, buckets_of, tensors_of
 
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0)
@@ -40,7 +40,7 @@ def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
     trains = rank in roles.trainers
     mesh = DeviceMesh("cpu", roles.trainers)
     for value, name in enumerate(NAMES, 1):
-        way = way_of(name, roles, **({"settings": SETTINGS} if name.startswith("weightcast") else {}))
+        way = WAYS[name](roles, **({"settings": SETTINGS} if name.startswith("weightcast") else {}))
         seen: list[tuple[int, int]] = []
         way.progress = lambda *of, seen=seen: seen.append(of)
         for turn in range(2):
@@ -49,11 +49,10 @@ def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
                 tensor.fill_(expected if trains else 0)
             if trains and name == "fsdp2 gather":
                 parts = [distribute_tensor(one.detach(), mesh, [Shard(0)]) for one in tensors_of(model)]
-                moved = way.send({str(number): part for number, part in enumerate(parts)})
+                way.send({str(number): part for number, part in enumerate(parts)})
             else:
                 moved = (way.send if trains else way.receive)(model)
-                assert moved.nbytes == 4 * 40 + 2 * 42
-            assert moved.seconds >= 0
+                assert moved == 4 * 40 + 2 * 42
             assert all((one == expected).all() for one in model.state_dict().values()), name
         # All bytes of both turns are told of, where this rank moves all, one after another.
         if rank in (0, 2) and not name.startswith("weightcast") and (rank, name) != (0, "packed, all roots"):
@@ -68,14 +67,3 @@ def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
 def test_every_way_brings_the_weights_to_every_engine(spawn):
     pytest.importorskip("torch")
     run_all(spawn, TRAINERS + ENGINES, move_all_ways, int(free_address().rpartition(":")[2]))
-
-
-def test_a_way_that_there_is_none_of():
-    pytest.importorskip("torch")
-    from weightcast import InvalidArgument
-    from weightcast.rl.collectives import Roles, way_of
-
-    with pytest.raises(
-        InvalidArgument, match="no way is called 'carrier pigeon'; there are tensor by tensor"
-    ):
-        way_of("carrier pigeon", Roles([0], [1], ["a", "a"]))

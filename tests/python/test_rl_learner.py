@@ -14,11 +14,11 @@ from weightcast.rl import models  # noqa: E402
 from weightcast.rl.generation import Sampling, Sequence, generate, item_seed  # noqa: E402
 from weightcast.rl.learner import (  # noqa: E402
     Learner,
-    Objective,
     clip_gradients,
     linear_decay,
     make_optimizer,
 )
+from weightcast.rl.options import Options  # noqa: E402
 
 TOKENIZER = models.ByteTokenizer()
 PROMPTS = [TOKENIZER.encode(text) for text in ("31=", "9265=", "3=", "589793=")]
@@ -35,8 +35,12 @@ def rollouts(seed: int = 1, samples: int = 2) -> tuple[list[Sequence], list[floa
     return sequences, [float(sum(one.tokens) % 7) for one in sequences]
 
 
-def objective(algorithm: str, micro_batch: int) -> Objective:
-    return Objective(
+def objective(algorithm: str = "grpo", **more) -> Options:
+    return Options(algorithm=algorithm, **{"minibatches": 4, **more})
+
+
+def penalised(algorithm: str, micro_batch: int) -> Options:
+    return objective(
         algorithm, minibatches=1, micro_batch=micro_batch, kl_coefficient=0.05, entropy_coefficient=0.01
     )
 
@@ -49,7 +53,7 @@ def learned(
     parameters = [*model.parameters(), *value_head.parameters()]
     optimizer = torch.optim.SGD(parameters, 0.1)
     reference = policy(seed=5)
-    goal = objective(algorithm, micro_batch)
+    goal = penalised(algorithm, micro_batch)
     learner = Learner(model, optimizer, goal, value_head=value_head, reference=reference, group=group)
     sequences, rewards = rollouts()
     metrics = learner.step(1, sequences[share], rewards[share], samples=2)
@@ -109,7 +113,7 @@ def test_a_micro_batch_bounds_what_a_pass_holds(monkeypatch):
 def steps_at_a_small_rate(model, dtype) -> tuple[list, list]:
     """The parameters in float32 before and after ten steps at 1e-5."""
     before = [one.detach().float().clone() for one in model.parameters()]
-    goal = Objective(minibatches=1, dtype=dtype)
+    goal = objective(minibatches=1, dtype=str(dtype).removeprefix("torch."))
     learner = Learner(model, make_optimizer(model, None, 1e-5), goal)
     sequences, rewards = rollouts()
     for iteration in range(10):
@@ -151,7 +155,7 @@ def test_the_first_ratio_is_one_and_equal_seeds_learn_equally(algorithm):
     for noise in range(2):
         torch.manual_seed(noise)
         model, value_head = policy(), models.ValueHead(128)
-        goal = Objective(algorithm, ppo_epochs=2, minibatches=2)
+        goal = objective(algorithm, ppo_epochs=2, minibatches=2)
         optimizer = make_optimizer(model, value_head, 1e-3)
         learner = Learner(model, optimizer, goal, value_head=value_head, pad=TOKENIZER.pad, seed=4)
         metrics = learner.step(1, *rollouts(), samples=2)
@@ -169,7 +173,7 @@ def test_a_step_by_hand():
     for one in sequences:
         del one.tokens[1:], one.logprobs[1:]
     model = policy()
-    goal = Objective(minibatches=1, kl_coefficient=0.1, max_grad_norm=1e9)
+    goal = objective(minibatches=1, kl_coefficient=0.1, max_grad_norm=1e9)
     learner = Learner(model, make_optimizer(model, None, 1e-4), goal, reference=policy())
     metrics = learner.step(1, sequences, [float(row) for row in range(8)], samples=2)
     assert metrics["loss"] == pytest.approx(0, abs=1e-6)
@@ -188,7 +192,7 @@ def test_the_weights_change_after_the_call_that_announces_it():
     def announced():
         calls.append(all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)))
 
-    learner = Learner(model, make_optimizer(model, None, 1e-3), Objective(ppo_epochs=2))
+    learner = Learner(model, make_optimizer(model, None, 1e-3), objective(ppo_epochs=2))
     learner.step(1, *rollouts(), samples=2, before_change=announced)
     assert calls == [True]
     assert not torch.equal(before[0], next(model.parameters()))
@@ -198,7 +202,7 @@ def test_the_weights_change_after_the_call_that_announces_it():
 def test_it_learns(algorithm):
     """Worth 1 for each "7": soon there is nothing else."""
     model, value_head = policy(), models.ValueHead(128)
-    goal = Objective(algorithm, minibatches=2)
+    goal = objective(algorithm, minibatches=2)
     learner = Learner(model, make_optimizer(model, value_head, 3e-3), goal, value_head=value_head)
     rewards = []
     for iteration in range(12):
@@ -215,7 +219,7 @@ def test_the_learning_rate_falls_in_a_line():
     assert [rate(one) for one in (1, 51, 100, 200)] == pytest.approx([1e-3, 5e-4, 5e-5, 5e-5])
     model = policy()
     optimizer = make_optimizer(model, None, 1.0)
-    Learner(model, optimizer, Objective(), learning_rate=rate).step(51, *rollouts(), samples=2)
+    Learner(model, optimizer, objective(), learning_rate=rate).step(51, *rollouts(), samples=2)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
 
 
@@ -235,7 +239,7 @@ def diverged(rank: int, store: str, kind: str) -> tuple[str, bool]:
     """What a trainer says when the other one's rewards are not finite, and whether its weights are."""
     join(rank, store)
     model = wrapped(policy(), kind)
-    learner = Learner(model, make_optimizer(model, None, 1e-3), Objective(), group=dist.group.WORLD)
+    learner = Learner(model, make_optimizer(model, None, 1e-3), objective(), group=dist.group.WORLD)
     sequences, rewards = rollouts()
     try:
         learner.step(1, sequences, rewards if rank == 0 else [float("nan")] * 8, samples=2)
@@ -261,4 +265,4 @@ def test_what_does_not_fit_is_refused():
     optimizer = make_optimizer(model, None, 1e-3)
     sequences, rewards = rollouts()
     with pytest.raises(InvalidArgument, match="8 sequences, 7 rewards"):
-        Learner(model, optimizer, Objective()).step(1, sequences, rewards[:7], samples=2)
+        Learner(model, optimizer, objective()).step(1, sequences, rewards[:7], samples=2)

@@ -20,7 +20,8 @@ from weightcast import InvalidArgument  # noqa: E402
 from weightcast.rl import models  # noqa: E402
 from weightcast.rl.algorithms import token_log_probs  # noqa: E402
 from weightcast.rl.generation import Sampling, generate  # noqa: E402
-from weightcast.rl.learner import Batch, Learner, Objective, make_optimizer  # noqa: E402
+from weightcast.rl.learner import Batch, Learner, make_optimizer  # noqa: E402
+from weightcast.rl.options import Options  # noqa: E402
 
 
 @pytest.fixture
@@ -165,7 +166,9 @@ def test_other_types_generate_and_learn(other):
     assert ours.std() > 0.1
     assert (ours - batch.old[batch.keep]).abs().max() < 1e-4
     head = models.ValueHead(model.config.hidden_size)
-    learner = Learner(model, make_optimizer(model, head, 1e-3), Objective("ppo"), value_head=head)
+    learner = Learner(
+        model, make_optimizer(model, head, 1e-3), Options(algorithm="ppo", minibatches=4), value_head=head
+    )
     metrics = learner.step(1, sequences, [float(one.tokens[0]) for one in sequences])
     assert metrics["ratio_first_max"] == pytest.approx(1, abs=1e-3)
 

@@ -17,8 +17,7 @@ from weightcast.rl.options import Options  # noqa: E402
 from weightcast.rl.report import Report, read_iterations  # noqa: E402
 from weightcast.rl.rollout_client import EndOfRun  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
-from weightcast.rl.timeline import Timeline  # noqa: E402
-from weightcast.rl.trainer import FromClient, FromQueue, TrainerLoop  # noqa: E402
+from weightcast.rl.trainer import TrainerLoop  # noqa: E402
 
 
 def test_a_trainer_waits_for_its_share_as_long_as_trainer_0_evaluates():
@@ -33,9 +32,9 @@ def test_a_trainer_waits_for_its_share_as_long_as_trainer_0_evaluates():
         queue.offer([item(0, trainer=1), item(1, trainer=1)])
         late = threading.Timer(3 * LEASE, evaluate_and_then_generate)
         late.start()
-        found = FromClient(trainer, Timeline("trainer-1", trainer.clock)).take(1, LEASE, lambda: None)
+        found = trainer.share(1, {})
         late.join()
-    assert found == outcome(item(0)) + outcome(item(1))
+    assert found == [outcome(item(0)), outcome(item(1))]
 
 
 def test_rollouts_that_do_not_come_end_every_trainer_by_the_word_of_trainer_0():
@@ -43,10 +42,10 @@ def test_rollouts_that_do_not_come_end_every_trainer_by_the_word_of_trainer_0():
         trainer = connect("1", "trainer")
         queue.offer([item(0), item(1, trainer=1)])
         with pytest.raises(wc.TimedOut, match="iteration 1 are not here") as why:
-            FromQueue(queue).take(1, LEASE, lambda: None)
+            queue.take(1, 0, LEASE)
         threading.Timer(LEASE, lambda: queue.end(str(why.value))).start()
         with pytest.raises(EndOfRun, match="iteration 1 are not here"):
-            FromClient(trainer, Timeline("trainer-1", trainer.clock)).take(1, LEASE, lambda: None)
+            trainer.share(1, {})
 
 
 class Engines:
@@ -91,7 +90,6 @@ def a_run(folder, reward: str | None = None, **options) -> Engines:
             module=None,
             learner=learner,
             publisher=nothing,
-            rollouts=FromQueue(engines),
             task=tasks.make("sort", digits=2, reward=reward),
             tokenizer=ByteTokenizer(),
             timeline=report.timeline,

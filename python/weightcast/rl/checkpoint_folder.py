@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .. import Error, InvalidArgument
+from .records import replace_file
 
 FORMAT = 2
 COMPLETE = "complete"
@@ -101,7 +102,13 @@ def check(path: str | pathlib.Path, options: Mapping[str, Any] | None = None) ->
             what = "is missing" if found is None else f"has {found} bytes of {size}"
             raise _broken(path, f"{name} {what}")
     if options is not None:
-        _refuse_other_options(path, complete.options, options)
+        theirs, ours = complete.options, json.loads(json.dumps(options))  # As they would come back.
+        names = sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name))
+        if names:
+            what = ", ".join(f"{one} {theirs.get(one)!r} there, {ours.get(one)!r} here" for one in names)
+            raise InvalidArgument(
+                f"checkpoint {path} is of another run: {what}; start with its options, or without --resume"
+            )
     return complete
 
 
@@ -135,13 +142,8 @@ def finish(path: pathlib.Path, complete: Complete, keep: int) -> None:
             f"checkpoint {path} lacks the part of trainer {missing[0]}; all trainers must share the folder"
         )
     files = {one.name: one.stat().st_size for one in sorted(path.iterdir())}
-    making = path / f".{COMPLETE}.making"
-    with making.open("w", encoding="utf-8") as file:
-        json.dump({**asdict(complete), "files": files}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
     synchronise(path)
-    making.replace(path / COMPLETE)
+    replace_file(path / COMPLETE, json.dumps({**asdict(complete), "files": files}, indent=1))
     synchronise(path)
     synchronise(path.parent)
     _prune(path, complete.run_id, keep)
@@ -187,13 +189,3 @@ def _read_complete(path: pathlib.Path) -> Complete:
     if complete.fingerprint != fingerprint(complete.options):
         raise _broken(path, f"{COMPLETE} has been changed")
     return complete
-
-
-def _refuse_other_options(path: pathlib.Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    ours = json.loads(json.dumps(ours))  # As they would come back.
-    names = sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name))
-    if names:
-        differences = ", ".join(f"{one} {theirs.get(one)!r} there, {ours.get(one)!r} here" for one in names)
-        raise InvalidArgument(
-            f"checkpoint {path} is of another run: {differences}; start with its options, or without --resume"
-        )

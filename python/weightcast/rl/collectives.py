@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import InvalidArgument, collective
+from .. import collective
 
 Weights = torch.nn.Module | Mapping[str, torch.Tensor]
 
@@ -46,25 +45,12 @@ class Roles:
         """The trainer that sends; the others have the same weights, or a part that it gathers."""
         return self.trainers[0]
 
-    @property
-    def outer(self) -> list[int]:
-        """The root and the first engine of each host."""
-        return [self.root, *(ranks[0] for ranks in self.inner())]
-
-    def inner(self) -> list[list[int]]:
+    def hosted(self) -> list[list[int]]:
         """The engines of each host."""
         found: dict[str, list[int]] = {}
         for rank in self.engines:
             found.setdefault(self.hosts[rank], []).append(rank)
         return list(found.values())
-
-
-@dataclass(frozen=True)
-class Moved:
-    """What a `send` or `receive` of one rank took. nbytes: of the weights, counted once."""
-
-    seconds: float
-    nbytes: int
 
 
 class Way:
@@ -81,14 +67,14 @@ class Way:
         self.progress: Callable[[int, int], None] = lambda moved, whole: None
         self._moved = self._whole = 0
 
-    def send(self, weights: Weights) -> Moved:
-        """On every trainer. Returns when the weights may change."""
+    def send(self, weights: Weights) -> int:
+        """On every trainer. Returns, when the weights may change, their bytes, counted once."""
         sends = self.every_trainer_sends or dist.get_rank() == self._roles.root
-        return self._timed(self._send if sends else lambda tensors: None, weights)
+        return self._move(self._send if sends else lambda tensors: None, weights)
 
-    def receive(self, weights: Weights) -> Moved:
+    def receive(self, weights: Weights) -> int:
         """On every engine. Returns when the weights are there."""
-        return self._timed(self._receive, weights)
+        return self._move(self._receive, weights)
 
     def close(self) -> None:
         """On every rank."""
@@ -100,15 +86,14 @@ class Way:
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         raise NotImplementedError
 
-    def _timed(self, move: Any, weights: Weights) -> Moved:
+    def _move(self, move: Any, weights: Weights) -> int:
         tensors = tensors_of(weights)
         self._moved, self._whole = 0, sum(one.nbytes for one in tensors)
-        began = time.monotonic()
         with torch.no_grad():
             move(tensors)
         for device in {one.device for one in tensors if one.is_cuda}:
             torch.cuda.current_stream(device).synchronize()  # Until here it may only be under way.
-        return Moved(time.monotonic() - began, self._whole)
+        return self._whole
 
     def _broadcast(self, tensor: torch.Tensor, source: int, group: Any) -> None:
         dist.broadcast(tensor.detach(), source, group)
@@ -198,8 +183,8 @@ class Hierarchical(Way):
 
     def __init__(self, roles: Roles) -> None:
         super().__init__(roles)
-        self._outer = roles.group(roles.outer)
-        self._inner = [(ranks[0], ranks, roles.group(ranks)) for ranks in roles.inner()]
+        self._outer = roles.group([roles.root, *(ranks[0] for ranks in roles.hosted())])
+        self._inner = [(ranks[0], ranks, roles.group(ranks)) for ranks in roles.hosted()]
 
     def _send(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -302,13 +287,6 @@ class Collective(Way):
 WAYS: dict[str, type[Way]] = {
     way.name: way for way in (TensorByTensor, Packed, AllRoots, Hierarchical, Gathered, PlainCopy, Collective)
 }
-
-
-def way_of(name: str, roles: Roles, **more: Any) -> Way:
-    """The way of this name; `more` as its class takes it."""
-    if name not in WAYS:
-        raise InvalidArgument(f"no way is called '{name}'; there are {', '.join(WAYS)}")
-    return WAYS[name](roles, **more)
 
 
 def tensors_of(weights: Weights) -> list[torch.Tensor]:

@@ -95,17 +95,24 @@ def _span_of(values: Sequence[float]) -> str:
     return low if low == high else f"{low}-{high}"
 
 
-def _way_lines(history: Sequence[Iteration]) -> list[str]:
-    ways: dict[str, list[Transfer]] = {}
-    for row in history:
+def by_way(rows: Sequence[Iteration]) -> dict[str, list[tuple[int, Transfer]]]:
+    """(iteration, transfer) of each way."""
+    found: dict[str, list[tuple[int, Transfer]]] = {}
+    for row in rows:
         for one in row.transfers:
-            ways.setdefault(one.way, []).append(one)
+            found.setdefault(one.way, []).append((row.iteration, one))
+    return found
+
+
+def _way_lines(history: Sequence[Iteration]) -> list[str]:
+    ways = by_way(history)
     if not ways:
         return []
     width = max(map(len, ways))
     titles = ("updates", "median s", "min s", "max s", "MB each", "GB/s", "GB/s each")
     lines = [f"{'way':<{width}} " + " ".join(title.rjust(10) for title in titles)]
-    for way, transfers in ways.items():
+    for way, moved in ways.items():
+        transfers = [one for _, one in moved]
         seconds = [one.seconds for one in transfers]
         cells = (
             str(len(transfers)),

@@ -70,21 +70,26 @@ class WaysWeights(Weights):
     compared with it.
 
     first: weightcast, before the ways; None: there is none. ready: as `publisher.WaysPublisher` has it.
+    check: called again and again while weightcast moves; raises what ends that.
     """
 
     ways: Several[Way]
     module: torch.nn.Module
     ready: Callable[[], None]
     first: CastWeights | None = None
+    check: Callable[[], None] = lambda: None
     version: int = -1
 
     def __post_init__(self) -> None:
-        self._waits_for_first = False
         self._copy = with_tied(self.module, torch.zeros_like)
 
     def update(self, newest: int, timeout: float) -> None:
-        if self.first is not None and not self._update_first(self.first, newest, timeout):
-            return
+        if self.first is not None:
+            self.ready()
+            while self.first.version < newest:
+                self.first.update(newest, timeout)
+                self.check()
+            self.ready()
         for number, way in enumerate(self.ways):
             into = self.module if self.first is None and number == 0 else self._copy
             self.ready()
@@ -93,16 +98,6 @@ class WaysWeights(Weights):
             if into is self._copy:
                 self._compare(way.name, newest)
         self.version = newest
-
-    def _update_first(self, first: CastWeights, newest: int, timeout: float) -> bool:
-        """Whether it is here; otherwise this is to be called again."""
-        if not self._waits_for_first:
-            self.ready()
-        first.update(newest, timeout)
-        self._waits_for_first = first.version < newest
-        if not self._waits_for_first:
-            self.ready()
-        return not self._waits_for_first
 
     def _compare(self, way: str, version: int) -> None:
         for name, tensor in self.module.state_dict().items():
@@ -148,12 +143,10 @@ class Engine:
     def _step(self) -> None:
         self._take_up()
         self.queue.ask(self.weights.version, self._telemetry())
-        order = self.queue.next(self.lease / 8)
-        while order is None:
+        while (order := self.queue.next(self.lease / 8)) is None:
             # Weights may come for an engine that waits for work.
             if self._take_up():
                 self.queue.ask(self.weights.version, self._telemetry())
-            order = self.queue.next(self.lease / 8)
         if order["type"] == "update":
             self._update(order["version"])
         elif order["type"] == "item":
@@ -253,7 +246,7 @@ def run_engine(
                 worker.register(module, landing="shadow" if options.mode == "async" else "in_place")
                 weights = cast = CastWeights(worker)
             if ways:
-                weights = WaysWeights(ways, module, ready, cast)
+                weights = WaysWeights(ways, module, ready, cast, client.check)
             tokenizer = loaded.tokenizer
             Engine(
                 module,

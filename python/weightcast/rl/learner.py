@@ -11,7 +11,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,33 +22,10 @@ from .. import Error, InvalidArgument
 from . import algorithms
 from .generation import item_seed
 from .models import token_logits
+from .options import Options
 from .sequence import Sequence
 
-
-@dataclass(frozen=True)
-class Objective:
-    """What is optimised, and in what steps."""
-
-    algorithm: str = "grpo"
-    ppo_epochs: int = 1  # Passes over the sequences of an iteration.
-    minibatches: int = 4  # Optimizer steps in a pass.
-    micro_batch: int = 0  # Sequences whose gradient is computed at a time, and summed; 0: a minibatch.
-    temperature: float = 1.0  # What the rollouts were sampled with.
-    clip: float = 0.2
-    max_grad_norm: float = 1.0  # 0: any.
-    entropy_coefficient: float = 0.0
-    kl_coefficient: float = 0.0  # 0: the reference is not asked.
-    gamma: float = 1.0  # This and the next three are for PPO.
-    gae_lambda: float = 0.95
-    value_coefficient: float = 0.5
-    value_clip: float = 0.2  # This and the next are no options by this name.
-    dtype: torch.dtype = torch.float32  # Of the computation; the parameters' own stays as it is.
-
-    @classmethod
-    def of(cls, options: Any) -> Objective:
-        """Those of the options that have its names."""
-        names = {one.name for one in fields(cls)} - {"value_clip", "dtype"}
-        return cls(**{name: getattr(options, name) for name in names}, dtype=getattr(torch, options.dtype))
+_VALUE_CLIP = 0.2
 
 
 @dataclass
@@ -109,7 +85,7 @@ class Learner:
 
     policy: nn.Module
     optimizer: torch.optim.Optimizer
-    objective: Objective
+    objective: Options  # Its groups "algorithm" and "rollout", and the computation's dtype.
     value_head: nn.Module | None = None
     reference: nn.Module | None = None
     group: dist.ProcessGroup | None = None
@@ -206,10 +182,10 @@ class Learner:
     def _forward(
         self, model: nn.Module, ids: Tensor, keep: Tensor, hidden: bool
     ) -> tuple[Tensor, Tensor | None]:
-        dtype = self.objective.dtype
+        dtype = getattr(torch, self.objective.dtype)
         with torch.autocast(self._device.type, dtype, enabled=dtype != torch.float32):
             logits, states = token_logits(model, ids[:, :-1], keep[:, :-1], hidden)
-        return logits / (self.objective.temperature or 1.0), None if states is None else states.float()
+        return logits / self.objective.temperature, None if states is None else states.float()
 
     def _add_advantages(self, batch: Batch, scores: Tensor, samples: int) -> None:
         goal, keep = self.objective, batch.keep
@@ -248,7 +224,7 @@ class Learner:
         if self._value_head is not None:
             worth = self._value_head(hidden)
             value_losses = algorithms.clipped_value_loss(
-                worth, part.values[keep], part.returns[keep], goal.value_clip
+                worth, part.values[keep], part.returns[keep], _VALUE_CLIP
             )
             losses = losses + goal.value_coefficient * value_losses
             tally.add("value_loss", value_losses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,8 +46,7 @@ class ByteTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Up to the end of sequence; what is no byte becomes one replacement character, as 0xff does."""
-        ids = list(tokens)
-        ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
+        ids = itertools.takewhile(lambda token: token != self.eos, tokens)
         return bytes(min(token, 255) for token in ids).decode(errors="replace")
 
 
@@ -68,9 +68,8 @@ class FolderTokenizer:
         return self._tokenizer.encode(text) or [self.eos if self.bos is None else self.bos]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        ids = list(tokens)
-        ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
+        ids = itertools.takewhile(lambda token: token != self.eos, tokens)
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
 
 Tokenizer = ByteTokenizer | FolderTokenizer

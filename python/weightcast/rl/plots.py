@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import Error, InvalidArgument
-from .report import Iteration, Transfer, read_iterations, read_timeline
+from .console import by_way
+from .report import Iteration, read_iterations, read_timeline
 from .timeline import chrome_trace
 
 _MOST_LINES = 6  # Of receivers that can be told apart in one panel.
@@ -71,18 +72,9 @@ def draw_reward(rows: Sequence[Iteration]) -> Any:
     return made
 
 
-def _transfers(rows: Sequence[Iteration]) -> dict[str, list[tuple[int, Transfer]]]:
-    """(iteration, transfer) of each way."""
-    found: dict[str, list[tuple[int, Transfer]]] = {}
-    for row in rows:
-        for one in row.transfers:
-            found.setdefault(one.way, []).append((row.iteration, one))
-    return found
-
-
 def draw_transfer(rows: Sequence[Iteration]) -> Any:
     made, (axes,) = _panels(3.8, ["Transfer of one version to all engines"], ["milliseconds, log scale"])
-    for way, moved in _transfers(rows).items():
+    for way, moved in by_way(rows).items():
         points = [(iteration, max(1e3 * one.seconds, 1e-3)) for iteration, one in moved]
         _curve(axes, points, f"{way}: median {statistics.median(took for _, took in points):.3g} ms")
     axes.set_yscale("log")
@@ -92,7 +84,7 @@ def draw_transfer(rows: Sequence[Iteration]) -> Any:
 
 def draw_bandwidth(rows: Sequence[Iteration]) -> Any:
     """All receivers together, and a panel for each way that knows what each of several has received."""
-    ways = _transfers(rows)
+    ways = by_way(rows)
     detailed = {way: moved for way, moved in ways.items() if max(len(one.receivers) for _, one in moved) > 1}
     titles = ["All receivers together", *(f"Each receiver, {way}" for way in detailed)]
     made, panels = _panels(3.2 + 2.6 * len(detailed), titles, ["GB/s"] * len(titles))
@@ -132,7 +124,7 @@ def draw(run: str | pathlib.Path, folder: str | pathlib.Path | None = None) -> l
     if not rows:
         raise InvalidArgument(f"{run} has no report with an iteration; name the folder of a run")
     pictures = {"reward.png": draw_reward(rows)}
-    if _transfers(rows):
+    if by_way(rows):
         pictures |= {"transfer.png": draw_transfer(rows), "bandwidth.png": draw_bandwidth(rows)}
     folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():

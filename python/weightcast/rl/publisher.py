@@ -167,7 +167,7 @@ class WaysPublisher(Publisher):
 
         way.progress = progress
         sent = way.send(cast_tensors(self.module, self.dtype))
-        return Transfer(way.name, sent.seconds, sent.nbytes * self.engines)
+        return Transfer(way.name, 0.0, sent * self.engines)
 
     def close(self) -> None:
         for way in self.ways:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -16,15 +15,9 @@ _log = logging.getLogger("weightcast.rl")
 _MOST_WAITING = 64 << 20  # Bytes of lines that could not be written yet.
 
 
-def finite(value: Any) -> Any:
-    """The same with null for what JSON has no number for (nan, inf)."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
-    return value
+def _json_of(entry: Mapping[str, Any]) -> bytes:
+    """A line; with null for what JSON has no number for (nan, inf)."""
+    return json.dumps(json.loads(json.dumps(entry), parse_constant=lambda _: None)).encode() + b"\n"
 
 
 class Lines:
@@ -44,7 +37,7 @@ class Lines:
     def write(self, *entries: Mapping[str, Any]) -> None:
         for entry in entries:
             if len(self._waiting) < _MOST_WAITING:
-                self._waiting += (json.dumps(finite(entry), allow_nan=False) + "\n").encode()
+                self._waiting += _json_of(entry)
             else:
                 self._lost += 1
         try:
@@ -100,13 +93,18 @@ def keep_lines(path: pathlib.Path, keep: Callable[[dict[str, Any]], bool]) -> li
     """Drops all other lines, by a new file that is renamed into place; returns what is left."""
     kept = [entry for entry in read_lines(path) if keep(entry)]
     if path.exists():
-        making = path.with_name(f".{path.name}.making")
-        with making.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(entry) + "\n" for entry in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        making.replace(path)
+        replace_file(path, "".join(json.dumps(entry) + "\n" for entry in kept))
     return kept
+
+
+def replace_file(path: pathlib.Path, text: str) -> None:
+    """By a new one that is renamed into place when its text is on the disk; the rename need not be yet."""
+    making = path.with_name(f".{path.name}.making")
+    with making.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    making.replace(path)
 
 
 class Sink:

@@ -117,6 +117,17 @@ class RolloutClient:
         """Says that a trainer waits for its share; `next` brings it."""
         self._send(type="want", iteration=iteration, telemetry=telemetry)
 
+    def share(self, iteration: int, telemetry: dict[str, Any]) -> list[list[Sequence]]:
+        """A trainer's items of an iteration, in the order of their numbers.
+
+        Without a limit: trainer 0, which may evaluate before it waits for rollouts itself, judges for all how
+        long is too long. Its queue tells of its end, or falls silent.
+        """
+        self.want(iteration, telemetry)
+        share = self.next(math.inf)
+        assert share is not None
+        return [[Sequence.unpack(one) for one in item] for item in share["items"]]
+
     def tell(self, telemetry: dict[str, Any]) -> None:
         self._send(type="alive", telemetry=telemetry)
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from .. import Trainer, __version__
 from . import checkpoint, checkpoint_folder, devices, models
 from .failures import in_one_line
-from .learner import Learner, Objective, linear_decay, make_optimizer
+from .learner import Learner, linear_decay, make_optimizer
 from .publisher import CastPublisher, Changes, Publisher, WaysPublisher
 from .report import Report
 from .rollout_client import RolloutClient
@@ -33,7 +33,7 @@ from .sharding import wrap
 from .start import Place, agree, identity, notices, own_address
 from .telemetry import Telemetry
 from .timeline import Timeline
-from .trainer import FromClient, FromQueue, TrainerLoop
+from .trainer import TrainerLoop
 
 _log = logging.getLogger("weightcast.rl")
 
@@ -51,7 +51,7 @@ def run_trainer(place: Place, controller: str) -> None:
         queue, name=str(place.rank), role="trainer", lease=options.lease, timeout=options.timeout
     ) as client:
         timeline = Timeline(f"trainer-{place.rank}", client.clock)
-        _run_loop(place, _make_loop(place, controller, timeline, FromClient(client, timeline)))
+        _run_loop(place, _make_loop(place, controller, timeline, client=client))
 
 
 def _run_trainer_0(place: Place, controller: str) -> None:
@@ -72,7 +72,7 @@ def _run_trainer_0(place: Place, controller: str) -> None:
         _end_on_sigterm(queue)
         agree(f"{host}:{queue.port}", 0)
         more: dict[str, Any] = {"queue": queue, "report": report, "telemetry": telemetry}
-        _run_loop(place, _make_loop(place, controller, report.timeline, FromQueue(queue), **more))
+        _run_loop(place, _make_loop(place, controller, report.timeline, **more))
         queue.end()
         report.close()
         if options.plots:
@@ -90,7 +90,6 @@ def _run_trainer_0(place: Place, controller: str) -> None:
 def _run_loop(place: Place, loop: TrainerLoop) -> None:
     try:
         loop.run()
-        loop.rollouts.finish()
     finally:
         loop.publisher.close()
     if place.options.export_hf:
@@ -142,10 +141,8 @@ def _end_on_sigterm(queue: RolloutQueue) -> None:
     threading.Thread(target=wait, name="wc-rl-sigterm", daemon=True).start()
 
 
-def _make_loop(
-    place: Place, controller: str, timeline: Timeline, rollouts: FromQueue | FromClient, **more: Any
-) -> TrainerLoop:
-    """more: what trainer 0 has beside the others."""
+def _make_loop(place: Place, controller: str, timeline: Timeline, **more: Any) -> TrainerLoop:
+    """more: the client, or what trainer 0 has instead."""
     options, group, model = place.options, place.group, place.loaded.model
     reference: torch.nn.Module | None = None
     if options.kl_coefficient:  # As the policy is at the start, and sharded where it is.
@@ -171,7 +168,7 @@ def _make_loop(
     learner = Learner(
         module,
         optimizer,
-        Objective.of(options),
+        options,
         value_head=modules.get("value"),
         reference=reference,
         group=group,
@@ -188,7 +185,6 @@ def _make_loop(
         learner=learner,
         publisher=_make_publisher(place, controller, module, wire, more.get("report")),
         changes=None if options.sync == "none" else changes,
-        rollouts=rollouts,
         task=place.task,
         tokenizer=place.loaded.tokenizer,
         timeline=timeline,

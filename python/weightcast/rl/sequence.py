@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +28,7 @@ class Sequence:
 
     def spans(self) -> list[tuple[int, int]]:
         """(version, how many tokens it made), in order."""
-        found: list[tuple[int, int]] = []
-        for version in self.versions:
-            count = found.pop()[1] if found and found[-1][0] == version else 0
-            found.append((version, count + 1))
-        return found
+        return [(version, len(list(made))) for version, made in itertools.groupby(self.versions)]
 
     def pack(self) -> dict[str, bytes]:
         """Little-endian arrays: 4-byte integers, and floats that are exactly those of float32."""

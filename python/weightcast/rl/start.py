@@ -223,7 +223,7 @@ def _make_groups(place: Place) -> None:
     hosts = [host for host, _ in places]
     of_ways = collectives.Roles(list(roles.trainers), list(roles.engines), hosts, backend)
     names = _ways_of(options, one_host=len(set(hosts)) == 1)
-    place.ways = [collectives.way_of(name, of_ways) for name in names]
+    place.ways = [collectives.WAYS[name](of_ways) for name in names]
     everyone = dist.new_group([*roles.trainers, *roles.engines])
     if place.rank in (*roles.trainers, *roles.engines):
         place.ready = lambda: _meet(everyone, place.device)

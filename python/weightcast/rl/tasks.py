@@ -5,6 +5,7 @@ A prompt is for training or for evaluation, never for both: a hash of its text d
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -178,20 +179,18 @@ class FromFile(Task):
         self._training = [prompt for prompt in self._rows if not self._is_held_out(prompt)]
         if not 0 < len(self._training) < len(self._rows):
             raise InvalidArgument(f"{path} has {len(self._rows)} distinct prompts; give some dozens or more")
-        self._orders: dict[tuple[int, int], list[str]] = {}
+        self._order = functools.lru_cache(maxsize=2)(self._shuffled)
 
     def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
         first = (iteration - 1) * count
         places = (divmod(number, len(self._training)) for number in range(first, first + count))
         return [self._order(epoch, seed)[place] for epoch, place in places]
 
-    def _order(self, epoch: int, seed: int) -> list[str]:
-        """Of an epoch's prompts; the last two are kept."""
-        if (epoch, seed) not in self._orders:
-            order = list(self._training)
-            random.Random(f"{seed}/epoch/{epoch}").shuffle(order)
-            self._orders = {**dict(list(self._orders.items())[-1:]), (epoch, seed): order}
-        return self._orders[epoch, seed]
+    def _shuffled(self, epoch: int, seed: int) -> list[str]:
+        """An epoch's prompts."""
+        order = list(self._training)
+        random.Random(f"{seed}/epoch/{epoch}").shuffle(order)
+        return order
 
     def held_out(self, count: int = HELD_OUT) -> list[str]:
         return [prompt for prompt in self._rows if self._is_held_out(prompt)][:count]

@@ -82,7 +82,12 @@ class Telemetry:
             self._compared = {engine for engine, _ in said}
             self._digests = {one: found for one, found in self._digests.items() if one > version}
         for engine, theirs in said:
-            _compare(version, engine, theirs, ours)
+            for name in sorted(set(ours) | set(theirs)):
+                if ours.get(name) != theirs.get(name):
+                    raise Corrupt(
+                        f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} "
+                        f"and {ours.get(name)} at the trainers; check memory, NICs and cables of both hosts"
+                    )
         if silent & here:
             names = ", ".join(sorted(silent & here))
             raise TimedOut(
@@ -94,12 +99,3 @@ class Telemetry:
 
 def _are_digests(one: Any) -> bool:
     return isinstance(one, dict) and all(type(text) is str for pair in one.items() for text in pair)
-
-
-def _compare(version: int, engine: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
-    for name in sorted(set(ours) | set(theirs)):
-        if ours.get(name) != theirs.get(name):
-            raise Corrupt(
-                f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} "
-                f"and {ours.get(name)} at the trainers; check memory, NICs and cables of both hosts"
-            )

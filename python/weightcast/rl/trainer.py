@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -34,47 +33,12 @@ from .timeline import Timeline
 _log = logging.getLogger("weightcast.rl")
 
 
-class FromClient:
-    """For the trainers beside trainer 0, which judges for all how long is too long.
-
-    It may evaluate before it waits for rollouts itself. Its queue tells of its end, or falls silent.
-    """
-
-    def __init__(self, client: RolloutClient, timeline: Timeline) -> None:
-        self._client, self._timeline = client, timeline
-
-    def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
-        """This trainer's share of an iteration's rollouts, in the order of the prompts."""
-        self._client.want(iteration, {"spans": self._timeline.take()})
-        share = self._client.next(math.inf)
-        assert share is not None
-        return [Sequence.unpack(one) for item in share["items"] for one in item]
-
-    def finish(self) -> None:
-        """No more will be taken."""
-        self._client.tell({"spans": self._timeline.take()})
-
-
-class FromQueue:
-    """For trainer 0."""
-
-    def __init__(self, queue: RolloutQueue) -> None:
-        self._queue = queue
-
-    def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
-        """The same; timeout, check: as the queue has them."""
-        return [one for item in self._queue.take(iteration, 0, timeout, check) for one in item]
-
-    def finish(self) -> None:
-        pass
-
-
 @dataclass
 class TrainerLoop:
     """Runs `options.rl_iterations` iterations, from `first` on.
 
-    queue, report, telemetry: trainer 0's, None elsewhere. save: called with (iteration, version) when a
-    checkpoint is due.
+    queue, report, telemetry: trainer 0's, None elsewhere. client: the others'. save: called with (iteration,
+    version) when a checkpoint is due.
     """
 
     options: Options
@@ -82,13 +46,13 @@ class TrainerLoop:
     module: nn.Module  # As it is registered: with DDP's or FSDP2's wrapping.
     learner: Learner
     publisher: Publisher
-    rollouts: FromQueue | FromClient
     task: Task
     tokenizer: Tokenizer
     timeline: Timeline
     wire: torch.dtype = torch.float32  # The engines' dtype.
     changes: Changes | None = None  # Of the module; None: weights go nowhere.
     queue: RolloutQueue | None = None
+    client: RolloutClient | None = None
     report: Report | None = None
     telemetry: Telemetry | None = None
     save: Callable[[int, int], None] | None = None
@@ -119,6 +83,8 @@ class TrainerLoop:
             now = self.timeline.clock.now()
             self._report(iteration, row, now - end)
             end = now
+        if self.client is not None:
+            self.client.tell({"spans": self.timeline.take()})
 
     @contextlib.contextmanager
     def _timed(self, kind: str) -> Iterator[None]:
@@ -135,7 +101,7 @@ class TrainerLoop:
         options = self.options
         self._seconds.clear()
         with self._timed("generation"), self.timeline.span("wait", iteration=iteration):
-            sequences = self.rollouts.take(iteration, options.timeout, self.publisher.check)
+            sequences = self._rollouts(iteration)
         with self._timed("training"), self.timeline.span("train", iteration=iteration, version=iteration):
             metrics = self._learn(iteration, sequences)
         behind = [iteration - 1 - version for one in sequences for version in one.versions]
@@ -167,6 +133,15 @@ class TrainerLoop:
                 _log.warning("%s; the run continues and tries again with the next checkpoint", error)
 
     # --- Rollouts
+
+    def _rollouts(self, iteration: int) -> list[Sequence]:
+        """This trainer's share of an iteration's rollouts, in the order of the prompts."""
+        if self.queue is not None:
+            share = self.queue.take(iteration, 0, self.options.timeout, self.publisher.check)
+        else:
+            assert self.client is not None
+            share = self.client.share(iteration, {"spans": self.timeline.take()})
+        return [one for item in share for one in item]
 
     def _offer_until(self, last: int) -> None:
         for iteration in range(self._offered + 1, min(last, self.options.rl_iterations) + 1):

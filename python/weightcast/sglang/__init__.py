@@ -15,6 +15,10 @@ from .servers import Servers
 __all__ = ["Servers", "register"]
 
 _MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+_AROUND = (
+    *("begin_weight_update", "end_weight_update", "release_memory_occupation", "resume_memory_occupation"),
+    *(f"update_weights_from_{source}" for source in ("disk", "distributed", "tensor", "ipc")),
+)
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
@@ -26,12 +30,7 @@ def register() -> None:
 
     from . import hooks
 
-    for name in ("begin_weight_update", "end_weight_update"):
-        HookRegistry.register(f"{_MANAGER}.{name}", getattr(hooks, name), HookType.AROUND)
-    for name in ("release_memory_occupation", "resume_memory_occupation"):
-        HookRegistry.register(f"{_MANAGER}.{name}", getattr(hooks, name), HookType.AROUND)
-    for source in ("disk", "distributed", "tensor", "ipc"):
-        name = f"update_weights_from_{source}"
+    for name in _AROUND:
         HookRegistry.register(f"{_MANAGER}.{name}", getattr(hooks, name), HookType.AROUND)
     for name in ("handle_generate_request", "handle_embedding_request"):
         HookRegistry.register(f"{_SCHEDULER}.{name}", hooks.handle_request, HookType.AROUND)

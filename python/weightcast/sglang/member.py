@@ -49,7 +49,7 @@ class Member:
         """Why this engine cannot join; empty if it has."""
         if self._asleep:
             return "the engine's weights are released; call resume_memory_occupation before an update"
-        if self.joined and any(self._everywhere(self._was_refused())):
+        if self.joined and any(self._everywhere(isinstance(self._last_error(), InvalidArgument))):
             self._leave()
         if self.joined:
             return ""
@@ -122,30 +122,20 @@ class Member:
     def _forget_past(self) -> None:
         """What ended between two updates, such as the trainers that were here, is raised once, first."""
         assert self._inference is not None
-        if any(self._everywhere(self._last_error() not in ("", self._told))):
+        if any(self._everywhere(str(self._last_error() or "") not in ("", self._told))):
             with contextlib.suppress(Error):
                 self._inference.begin()
                 self._inference.receive(0)
             self._abort(self._inference)
 
-    def _last_error(self) -> str:
+    def _last_error(self) -> Error | None:
+        """`InvalidArgument`: trainers of another model came. That is final for this Inference."""
         assert self._inference is not None
         try:
             self._inference.check()
         except Error as error:
-            return str(error)
-        return ""
-
-    def _was_refused(self) -> bool:
-        """By the controller, because trainers of another model came. That is final for this Inference."""
-        assert self._inference is not None
-        try:
-            self._inference.check()
-        except InvalidArgument:
-            return True
-        except Error:
-            pass
-        return False
+            return error
+        return None
 
     def _process(self, process: Callable[[], Any]) -> None:
         try:
