@@ -117,13 +117,17 @@ def _checked(members: list[Member], me: Member) -> list[Member]:
                 f"rank {me.rank} of one of {me.world_size} named '{me.name}'; give all ranks the same "
                 "world_size and name"
             )
-    ranks = sorted(one.rank for one in members)
-    for rank, expected in itertools.zip_longest(ranks, range(me.world_size), fillvalue=me.world_size):
-        if rank < expected:
-            raise InvalidArgument(f"two processes have come as rank {rank}; give each process its own rank")
-        if rank > expected:
-            raise InvalidArgument(f"no process has come as rank {expected}; start one process for each rank")
-    return sorted(members)
+    members = sorted(members)
+    for rank, one in enumerate(members):
+        if one.rank != rank:
+            raise InvalidArgument(
+                f"two processes have come as rank {one.rank}; give each process its own rank"
+                if one.rank < rank
+                else f"no process has come as rank {rank}; start one process for each rank"
+            )
+    if len(members) != me.world_size:
+        raise InvalidArgument(f"no process has come as rank {len(members)}; start one process for each rank")
+    return members
 
 
 def _receive_all(

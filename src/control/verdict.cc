@@ -61,35 +61,45 @@ double SecondsOf(const std::vector<Cost>& costs, Cause cause) {
 
 /// What is said of a cause.
 struct CauseTexts {
+  Cause cause;
   std::string_view what;  ///< After whose doing it was; before who waited, if it ends so. Empty: RouteText.
   std::string_view remedy;
 };
 
-const CauseTexts& TextsOf(Cause cause) {
-  static constexpr CauseTexts kTexts[] = {
-      {" published after the others, or its streams were not done",
-       "even out the trainers' steps; announce the version earlier"},
-      {"the controller was busy or did not run", "give the controller a core of its own"},
-      {"it waited for a plan, or for the update before it",
-       "join engines between updates; publish less often than an update takes"},
-      {" let the update wait: its engine had not paused, or came late",
-       "shorten the engine's pause, or use shadow landing"},
-      {" waited until others had read its memory", "let engines that join late come between updates"},
-      {" did not run or did not answer", "look whether the process was stopped or its host is overloaded"},
-      {" was busy with other destinations before ", "use more trainers as sources, or more cores for them"},
-      {" read its checkpoint, and nothing was on its way to ", "use a faster disk, or publish from memory"},
-      {" cast or gathered tensors, and nothing was on its way to ",
-       "give the trainer more cores, or publish in the engines' dtype and layout"},
-      {"", "look at this link: rate, errors, other traffic; else it is as fast as the link allows"},
-      {"", "raise the setting chunk"},
-      {"", "fuse small tensors, or shard so that rows stay whole"},
-      {"", "look in the log why the lane failed"},
-      {" opened and closed its memory for the update", "look for slow memory registration in the log"},
-      {" compared what had arrived", "set checksum and compare to 0 where the network is trusted"},
-      {" switched to the new version", "shorten on_switch and post-processing"}};
-  static_assert(std::size(kTexts) == static_cast<size_t>(Cause::kSwitch) + 1);
-  return kTexts[static_cast<size_t>(cause)];
-}
+constexpr CauseTexts kCauseTexts[] = {
+    {Cause::kLateTrainer, " published after the others, or its streams were not done",
+     "even out the trainers' steps; announce the version earlier"},
+    {Cause::kController, "the controller was busy or did not run", "give the controller a core of its own"},
+    {Cause::kOpening, "it waited for a plan, or for the update before it",
+     "join engines between updates; publish less often than an update takes"},
+    {Cause::kLateEngine, " let the update wait: its engine had not paused, or came late",
+     "shorten the engine's pause, or use shadow landing"},
+    {Cause::kMemoryLent, " waited until others had read its memory",
+     "let engines that join late come between updates"},
+    {Cause::kStopped, " did not run or did not answer",
+     "look whether the process was stopped or its host is overloaded"},
+    {Cause::kSender, " was busy with other destinations before ",
+     "use more trainers as sources, or more cores for them"},
+    {Cause::kSlowDisk, " read its checkpoint, and nothing was on its way to ",
+     "use a faster disk, or publish from memory"},
+    {Cause::kSlowCast, " cast or gathered tensors, and nothing was on its way to ",
+     "give the trainer more cores, or publish in the engines' dtype and layout"},
+    {Cause::kLink, "",
+     "look at this link: rate, errors, other traffic; else it is as fast as the link allows"},
+    {Cause::kSmallChunks, "", "raise the setting chunk"},
+    {Cause::kTinyTensors, "", "fuse small tensors, or shard so that rows stay whole"},
+    {Cause::kLaneDown, "", "look in the log why the lane failed"},
+    {Cause::kFence, " opened and closed its memory for the update",
+     "look for slow memory registration in the log"},
+    {Cause::kVerify, " compared what had arrived",
+     "set checksum and compare to 0 where the network is trusted"},
+    {Cause::kSwitch, " switched to the new version", "shorten on_switch and post-processing"}};
+static_assert(std::ranges::all_of(kCauseTexts, [](const CauseTexts& one) {
+  return &one == &kCauseTexts[static_cast<size_t>(one.cause)];
+}));
+static_assert(std::size(kCauseTexts) == static_cast<size_t>(Cause::kSwitch) + 1);
+
+const CauseTexts& TextsOf(Cause cause) { return kCauseTexts[static_cast<size_t>(cause)]; }
 
 class Judge {
  public:
