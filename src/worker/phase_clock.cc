@@ -1,6 +1,5 @@
 #include "worker/phase_clock.h"
 
-#include <iterator>
 #include <utility>
 
 namespace weightcast::worker {
@@ -9,14 +8,31 @@ namespace {
 using protocol::SpanKind;
 
 std::optional<SpanKind> PhaseOf(const InferenceState& state) {
-  using enum SpanKind;
-  if (state.step == Step::kNone) return std::nullopt;
-  if (state.step == Step::kRequested && state.reclaiming) return kReclaim;
-  if (state.step == Step::kReady && state.commit) return kCall;
-  static constexpr SpanKind kPhases[] = {kPause,       kOpen,   kReceive, kFence,      kVerify,
-                                         kAwaitCommit, kSwitch, kProcess, kAwaitServe, kAbort};
-  static_assert(std::size(kPhases) == static_cast<size_t>(Step::kAborting));
-  return kPhases[static_cast<size_t>(state.step) - 1];  // By Step, from kRequested on.
+  switch (state.step) {
+    case Step::kNone:
+      return std::nullopt;
+    case Step::kRequested:
+      return state.reclaiming ? SpanKind::kReclaim : SpanKind::kPause;
+    case Step::kOpening:
+      return SpanKind::kOpen;
+    case Step::kWriting:
+      return SpanKind::kReceive;
+    case Step::kFencing:
+      return SpanKind::kFence;
+    case Step::kVerifying:
+      return SpanKind::kVerify;
+    case Step::kReady:
+      return state.commit ? SpanKind::kCall : SpanKind::kAwaitCommit;
+    case Step::kSwitching:
+      return SpanKind::kSwitch;
+    case Step::kSwitched:
+      return SpanKind::kProcess;
+    case Step::kCommitted:
+      return SpanKind::kAwaitServe;
+    case Step::kAborting:
+      return SpanKind::kAbort;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
