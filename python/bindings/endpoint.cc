@@ -34,10 +34,7 @@ Access AccessOf(const std::string& name) {
 LocalRegion Register(const HeldHost& self, uintptr_t address, size_t bytes, nb::object array, bool writable,
                      const std::string& access, int device) {
   self.host->keeper()->Sweep();
-  const Memory memory{.kind = device < 0 ? MemoryKind::kHost : MemoryKind::kDevice,
-                      .device = device,
-                      .address = reinterpret_cast<std::byte*>(address),  // NOLINT(performance-no-int-to-ptr)
-                      .length = bytes};
+  const Memory memory = MemoryAt(address, bytes, device);
   const Access how = AccessOf(access);
   Region region =
       ValueOrThrow(self.host->With([&](Endpoint& endpoint) { return endpoint.Register(memory, how); }));
@@ -70,13 +67,11 @@ HeldLink Accept(const HeldHost& self, std::optional<double> timeout) {
   self.host->Check();
   Events& events = self.host->events();
   std::optional<Connection> taken;
-  const auto found = CallUnlocked([&] {
-    return LookUntil("accept", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
-      taken = events.Take(until);
-      if (taken) return Status::Ok();
-      if (events.closed()) return EndpointClosed();
-      return std::nullopt;
-    });
+  const auto found = LookUntil("accept", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+    taken = events.Take(until);
+    if (taken) return Status::Ok();
+    if (events.closed()) return EndpointClosed();
+    return std::nullopt;
   });
   if (!found)
     throw StatusError(

@@ -13,7 +13,6 @@
 namespace weightcast::bindings {
 namespace {
 
-using LinkHandle = std::shared_ptr<Link>;
 /// One row a piece: offset in the local slice, offset in the remote one, bytes.
 using PieceTable = nb::ndarray<const uint64_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 
@@ -173,9 +172,9 @@ class Batch {
   Registrations registrations_;
 };
 
-Flight Post(const LinkHandle& link, bool read, nb::handle local, nb::handle remote, nb::handle stream,
+Flight Post(const HeldLink& held, bool read, nb::handle local, nb::handle remote, nb::handle stream,
             std::optional<double> timeout) {
-  Batch batch(*link, read);
+  Batch batch(*held.link, read);
   if (remote.is_none()) {
     LocalSlice* alone = nullptr;
     if (nb::try_cast(local, alone) || !nb::isinstance<nb::iterable>(local)) {
@@ -191,9 +190,9 @@ Flight Post(const LinkHandle& link, bool read, nb::handle local, nb::handle remo
   return batch.Start(stream, timeout);
 }
 
-Flight PostTable(const LinkHandle& link, bool read, nb::handle local, nb::handle remote,
+Flight PostTable(const HeldLink& held, bool read, nb::handle local, nb::handle remote,
                  const PieceTable& table, nb::handle stream, std::optional<double> timeout) {
-  Batch batch(*link, read);
+  Batch batch(*held.link, read);
   batch.AddTable(local, remote, table);
   return batch.Start(stream, timeout);
 }
@@ -206,15 +205,13 @@ Status WaitFor(Flight& flight, std::optional<double> timeout, bool fenced) {
   const auto over = [&] { return fenced ? transfer.fenced() : transfer.ended(); };
   if (over()) return transfer.Wait();
   flight.host().Check();
-  const auto outcome = CallUnlocked([&] {
-    return LookUntil("the wait for a transfer", DeadlineIn(timeout),
-                     [&](TimePoint until) -> std::optional<Status> {
-                       Status status = fenced ? transfer.WaitFenced(until) : transfer.Wait(until);
-                       if (over()) return transfer.Wait();
-                       if (status.code() == Code::kTimedOut) return std::nullopt;
-                       return status;
-                     });
-  });
+  const auto outcome = LookUntil("the wait for a transfer", DeadlineIn(timeout),
+                                 [&](TimePoint until) -> std::optional<Status> {
+                                   Status status = fenced ? transfer.WaitFenced(until) : transfer.Wait(until);
+                                   if (over()) return transfer.Wait();
+                                   if (status.code() == Code::kTimedOut) return std::nullopt;
+                                   return status;
+                                 });
   if (!outcome)
     throw StatusError({Code::kTimedOut, "the transfer of " + std::to_string(transfer.bytes()) +
                                             " bytes has not ended within the timeout of this call and "
@@ -260,17 +257,16 @@ Result<bool> Look(Connection& connection, TimePoint until, std::string& taken) {
   }
 }
 
-nb::bytes TakeNotice(const LinkHandle& link, std::optional<double> timeout) {
-  link->host->Check();
-  Connection connection = link->connection;
+nb::bytes TakeNotice(const HeldLink& held, std::optional<double> timeout) {
+  held.link->host->Check();
+  Connection connection = held.link->connection;
   std::string taken;
-  const auto found = CallUnlocked([&] {
-    return LookUntil("take_notice", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
-      auto looked = Look(connection, until, taken);
-      if (looked.ok() && !*looked) return std::nullopt;
-      return looked.status();
-    });
-  });
+  const auto found =
+      LookUntil("take_notice", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+        auto looked = Look(connection, until, taken);
+        if (looked.ok() && !*looked) return std::nullopt;
+        return looked.status();
+      });
   if (!found) {
     throw StatusError({Code::kTimedOut, "no notice has come within the timeout of this call from " +
                                             ToString(connection.peer()) + " (" + connection.address() +
@@ -280,35 +276,33 @@ nb::bytes TakeNotice(const LinkHandle& link, std::optional<double> timeout) {
   return BytesOf(taken);
 }
 
-std::optional<nb::bytes> TryTakeNotice(const LinkHandle& link) {
-  link->host->Check();
-  Connection connection = link->connection;
+std::optional<nb::bytes> TryTakeNotice(const HeldLink& held) {
+  held.link->host->Check();
+  Connection connection = held.link->connection;
   std::string taken;
   if (!ValueOrThrow(Look(connection, Clock::now(), taken))) return std::nullopt;
   return BytesOf(taken);
 }
 
-void Notify(const LinkHandle& link, const nb::bytes& message, std::optional<double> timeout) {
-  link->host->Check();
-  Connection connection = link->connection;
+void Notify(const HeldLink& held, const nb::bytes& message, std::optional<double> timeout) {
+  held.link->host->Check();
+  Connection connection = held.link->connection;
   const std::string_view bytes(message.c_str(), message.size());
   Status last;
-  const auto found = CallUnlocked([&] {
-    return LookUntil("notify", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
-      last = connection.Notify(bytes, until);
-      if (last.code() == Code::kTimedOut && connection.status().ok()) return std::nullopt;
-      return last;
-    });
+  const auto found = LookUntil("notify", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+    last = connection.Notify(bytes, until);
+    if (last.code() == Code::kTimedOut && connection.status().ok()) return std::nullopt;
+    return last;
   });
   ThrowIfError(found.value_or(last));
 }
 
-RemoteRegion Import(const LinkHandle& link, const nb::bytes& descriptor) {
-  link->host->Check();
+RemoteRegion Import(const HeldLink& held, const nb::bytes& descriptor) {
+  held.link->host->Check();
   const std::string_view bytes(descriptor.c_str(), descriptor.size());
-  const auto imported = ValueOrThrow(CallUnlocked([&] { return link->connection.Import(bytes); }));
+  const auto imported = ValueOrThrow(CallUnlocked([&] { return held.link->connection.Import(bytes); }));
   RemoteRegion region;
-  region.imported = std::make_shared<Imported>(link, imported);
+  region.imported = std::make_shared<Imported>(held.link, imported);
   region.length = imported.length();
   return region;
 }
@@ -326,32 +320,14 @@ void BindConnection(nb::module_& module) {
       .def_prop_ro("usable", [](HeldLink& self) { return self.link->connection.status().ok(); })
       .def("same",
            [](HeldLink& self, HeldLink& other) { return self.link->connection == other.link->connection; })
-      .def("import_region", [](HeldLink& self, const nb::bytes& text) { return Import(self.link, text); })
-      .def(
-          "post",
-          [](HeldLink& self, bool read, nb::handle local, nb::handle remote, nb::handle stream,
-             std::optional<double> timeout) { return Post(self.link, read, local, remote, stream, timeout); },
-          nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(), nb::arg("stream").none(),
-          nb::arg("timeout").none())
-      .def(
-          "post_table",
-          [](HeldLink& self, bool read, nb::handle local, nb::handle remote, const PieceTable& table,
-             nb::handle stream, std::optional<double> timeout) {
-            return PostTable(self.link, read, local, remote, table, stream, timeout);
-          },
-          nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(), nb::arg("table"),
-          nb::arg("stream").none(), nb::arg("timeout").none())
-      .def(
-          "notify",
-          [](HeldLink& self, const nb::bytes& message, std::optional<double> timeout) {
-            Notify(self.link, message, timeout);
-          },
-          nb::arg("message"), nb::arg("timeout").none())
-      .def(
-          "take_notice",
-          [](HeldLink& self, std::optional<double> timeout) { return TakeNotice(self.link, timeout); },
-          nb::arg("timeout").none())
-      .def("try_take_notice", [](HeldLink& self) { return TryTakeNotice(self.link); })
+      .def("import_region", &Import)
+      .def("post", &Post, nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(),
+           nb::arg("stream").none(), nb::arg("timeout").none())
+      .def("post_table", &PostTable, nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(),
+           nb::arg("table"), nb::arg("stream").none(), nb::arg("timeout").none())
+      .def("notify", &Notify, nb::arg("message"), nb::arg("timeout").none())
+      .def("take_notice", &TakeNotice, nb::arg("timeout").none())
+      .def("try_take_notice", &TryTakeNotice)
       .def("close", [](HeldLink& self) {
         self.link->host->Check();
         self.link->connection.Close();

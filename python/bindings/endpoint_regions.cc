@@ -36,15 +36,15 @@ Slice CutSlice(const Slice& whole, const nb::slice& slice) {
   return cut;
 }
 
+bool IsClosed(const LocalSlice& slice) { return slice.registered == nullptr || slice.registered->closed(); }
+
 void CheckOpen(const LocalSlice& slice) {
-  if (slice.registered == nullptr || slice.registered->closed()) {
+  if (IsClosed(slice)) {
     throw StatusError(
         {Code::kInvalidArgument, "this region of " + std::to_string(slice.length) +
                                      " bytes was closed by close(); register its memory again"});
   }
 }
-
-bool IsClosed(const LocalSlice& slice) { return slice.registered == nullptr || slice.registered->closed(); }
 
 void CloseRegion(LocalRegion& region, std::optional<double> timeout) {
   if (region.registered == nullptr) return;
@@ -53,12 +53,10 @@ void CloseRegion(LocalRegion& region, std::optional<double> timeout) {
   registered->SetClosed();
   Status last;
   const auto deadline = timeout ? In(*timeout) : In(region.host->settings().lease);
-  const auto found = CallUnlocked([&] {
-    return LookUntil("Region.close", deadline, [&](TimePoint until) -> std::optional<Status> {
-      last = registered->region().Close(until);
-      if (last.code() == Code::kTimedOut) return std::nullopt;
-      return last;
-    });
+  const auto found = LookUntil("Region.close", deadline, [&](TimePoint until) -> std::optional<Status> {
+    last = registered->region().Close(until);
+    if (last.code() == Code::kTimedOut) return std::nullopt;
+    return last;
   });
   ThrowIfError(found.value_or(last));
   region.registered.reset();  // Transfers that still read or write the memory hold it as well.
@@ -66,8 +64,7 @@ void CloseRegion(LocalRegion& region, std::optional<double> timeout) {
 
 nb::bytes Descriptor(const LocalRegion& region) {
   CheckOpen(region);
-  const std::string text = region.registered->region().Descriptor();
-  return nb::bytes(text.data(), text.size());
+  return BytesOf(region.registered->region().Descriptor());
 }
 
 std::string Text(const char* what, uint64_t offset, uint64_t length) {

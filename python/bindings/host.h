@@ -27,21 +27,22 @@ TimePoint DeadlineIn(std::optional<double> seconds);
 
 /// Calls `look(until)`, which waits until `until` at most and returns a Status or, for "not yet", nothing:
 /// again and again until there is a Status, or the deadline has passed (nothing), or Ctrl-C (kCancelled, with
-/// the name of the call: `what`).
-/// Without the GIL.
+/// the name of the call: `what`). `look` is called without the GIL.
 template <typename Look>
 std::optional<Status> LookUntil(const char* what, TimePoint deadline, const Look& look) {
   constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
-  while (true) {
-    const TimePoint now = Clock::now();
-    const bool last = deadline <= now + kBetweenLooks;
-    if (std::optional<Status> found = look(last ? deadline : now + kBetweenLooks)) return found;
-    if (last && Clock::now() >= deadline) return std::nullopt;
-    if (Interrupted()) {
-      return Status(Code::kCancelled,
-                    std::string(what) + " was interrupted by a signal; call it again to go on");
+  return CallUnlocked([&]() -> std::optional<Status> {
+    while (true) {
+      const TimePoint now = Clock::now();
+      const bool last = deadline <= now + kBetweenLooks;
+      if (std::optional<Status> found = look(last ? deadline : now + kBetweenLooks)) return found;
+      if (last && Clock::now() >= deadline) return std::nullopt;
+      if (Interrupted()) {
+        return Status(Code::kCancelled,
+                      std::string(what) + " was interrupted by a signal; call it again to go on");
+      }
     }
-  }
+  });
 }
 
 /// What an endpoint's callbacks leave for the threads and event loops of Python. Any thread, without the GIL.

@@ -115,10 +115,7 @@ void BindChannels(nb::class_<HeldEngine>& engine) {
                  accepted.gpu.by_index ? nb::cast(accepted.gpu.index) : nb::cast(accepted.gpu.label);
              return nb::make_tuple(accepted.host, accepted.gpu.index, gpu, accepted.channel);
            })
-      .def("close_channel",
-           [](HeldEngine& self, uint64_t channel) {
-             ThrowIfError(CallUnlocked([&] { return self->CloseChannel(channel); }));
-           })
+      .def("close_channel", Unlocked(&Engine::CloseChannel))
       .def("has_channel", [](HeldEngine& self, uint64_t channel) { return self->HasChannel(channel); })
       .def("channel_to", [](HeldEngine& self, uint32_t rank) { return self->ChannelTo(rank); });
 }
@@ -129,10 +126,7 @@ void BindMemoryAndOperations(nb::class_<HeldEngine>& engine) {
            [](HeldEngine& self, uintptr_t address, size_t length) {
              return ValueOrThrow(CallUnlocked([&] { return self->Register({At(address), length}); }));
            })
-      .def("deregister",
-           [](HeldEngine& self, uint64_t memory) {
-             ThrowIfError(CallUnlocked([&] { return self->Deregister(memory); }));
-           })
+      .def("deregister", Unlocked(&Engine::Deregister))
       .def("advertise",
            [](HeldEngine& self, uint64_t memory, uintptr_t address, size_t length) {
              return BytesOf(p2p::Encode(

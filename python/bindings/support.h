@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,45 @@ class Held {
   std::unique_ptr<Worker> worker_;
   pid_t owner_;
 };
+
+inline void OutcomeOf(const Status& status) { ThrowIfError(status); }
+template <typename T>
+T OutcomeOf(Result<T> result) {
+  return ValueOrThrow(std::move(result));
+}
+
+/// What Python gives for a deadline: seconds from now.
+template <typename T>
+using FromPython = std::conditional_t<std::is_same_v<T, TimePoint>, double, T>;
+inline TimePoint ToCore(double seconds) { return In(seconds); }
+template <typename T>
+T&& ToCore(T& value) {
+  return std::move(value);
+}
+
+template <typename Worker>
+Worker& CoreOf(Held<Worker>& held) {
+  return *held;
+}
+template <typename Core>
+Core& CoreOf(Core& core) {
+  return core;
+}
+
+/// For Python a method of `Self`, or of what Held has: called without the GIL, its error thrown.
+template <typename Self = void, typename Core, typename Outcome, typename... Args>
+auto Unlocked(Outcome (Core::*method)(Args...)) {
+  using Object = std::conditional_t<std::is_void_v<Self>, Held<Core>, Self>;
+  return [method](Object& self, FromPython<Args>... args) {
+    const auto call = [&] { return (CoreOf(self).*method)(ToCore(args)...); };
+    if constexpr (std::is_void_v<Outcome>) {
+      const GilRelease release;
+      call();
+    } else {
+      return OutcomeOf(CallUnlocked(call));
+    }
+  };
+}
 
 /// The streams of these devices that `stream` names, as weightcast.gpu.streams_of has it: None for those in
 /// which the thread works. With the GIL, inside an InterpreterUse.

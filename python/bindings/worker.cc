@@ -24,16 +24,18 @@ using StringMap = std::map<std::string, std::string>;
 
 using CommitGroup = std::map<std::string, uint32_t>;
 
-WorkerOptions OptionsOf(std::string controller, uint32_t rank, uint32_t world_size, std::string model,
-                        CommitGroup commit_group, std::string engine, StringMap settings) {
-  return {.controller = std::move(controller),
-          .rank = rank,
-          .world_size = world_size,
-          .model = std::move(model),
-          .commit_group = std::move(commit_group),
-          .engine = std::move(engine),
-          .settings = std::move(settings),
-          .interrupted = Interrupted};
+template <typename Worker>
+Held<Worker> ConnectWorker(std::string controller, uint32_t rank, uint32_t world_size, std::string model,
+                           CommitGroup commit_group, std::string engine, StringMap settings) {
+  WorkerOptions options{.controller = std::move(controller),
+                        .rank = rank,
+                        .world_size = world_size,
+                        .model = std::move(model),
+                        .commit_group = std::move(commit_group),
+                        .engine = std::move(engine),
+                        .settings = std::move(settings),
+                        .interrupted = Interrupted};
+  return Held<Worker>(ValueOrThrow(CallUnlocked([&] { return Worker::Connect(std::move(options)); })));
 }
 
 /// `part`: (offset, size) of a box, or (index of the mesh, placements) where the dimension -1 replicates.
@@ -56,17 +58,21 @@ LandingMode LandingOf(const std::string& name) {
   throw StatusError({Code::kInvalidArgument, "landing is '" + name + "'; allowed: in_place, shadow, loader"});
 }
 
+TensorInfo TensorOf(std::string name, const std::string& dtype, Shape shape) {
+  const auto known = DTypeFromName(dtype);
+  if (!known)
+    throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype +
+                                                   "; give a name of the safetensors format, such as BF16"});
+  return {std::move(name), *known, std::move(shape)};
+}
+
 /// `first`: the lowest address of the elements; `bytes`: to the end of the highest; `offset`: of the element
 /// at the part's origin.
 Shard MakeShard(std::string name, const std::string& dtype, Shape shape, PartTuple part, uintptr_t first,
                 uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared,
                 const std::string& landing, int device) {
-  const auto known = DTypeFromName(dtype);
-  if (!known)
-    throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype +
-                                                   "; give a name of the safetensors format, such as BF16"});
   Shard shard;
-  shard.tensor = {std::move(name), *known, std::move(shape)};
+  shard.tensor = TensorOf(std::move(name), dtype, std::move(shape));
   shard.part = PartOf(std::move(part));
   shard.memory = MemoryAt(first, bytes, device);
   shard.offset = offset;
@@ -101,17 +107,12 @@ std::vector<DigestTuple> TuplesOf(Digests digests) {
 Digests DigestsOf(std::vector<DigestTuple> tuples) {
   Digests digests;
   for (auto& [name, dtype, shape, offset, size, digest] : tuples) {
-    const auto known = DTypeFromName(dtype);
-    if (!known)
-      throw StatusError(
-          {Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype +
-                                       "; give a name of the safetensors format, such as BF16"});
+    TensorInfo tensor = TensorOf(std::move(name), dtype, std::move(shape));
     const auto parsed = TensorDigest::FromString(digest);
     if (!parsed.ok())
-      throw StatusError({Code::kInvalidArgument, "tensor " + name + ": " + parsed.status().message()});
-    digests.push_back({.tensor = {std::move(name), *known, std::move(shape)},
-                       .box = {std::move(offset), std::move(size)},
-                       .digest = *parsed});
+      throw StatusError({Code::kInvalidArgument, "tensor " + tensor.name + ": " + parsed.status().message()});
+    digests.push_back(
+        {.tensor = std::move(tensor), .box = {std::move(offset), std::move(size)}, .digest = *parsed});
   }
   return digests;
 }
@@ -148,10 +149,7 @@ void BindValues(nb::module_& module) {
                sizes.push_back(std::get<Box>(shard.part).size);
              return sizes;
            })
-      .def("layout_bytes", [](const Registration& self) {
-        const std::string bytes = ValueOrThrow(LayoutBytes(self));
-        return nb::bytes(bytes.data(), bytes.size());
-      });
+      .def("layout_bytes", [](const Registration& self) { return BytesOf(ValueOrThrow(LayoutBytes(self))); });
   nb::class_<RankStats>(module, "RankStats", "How one sender or receiver of an update fared.")
       .def_ro("name", &RankStats::name)
       .def_ro("bytes", &RankStats::bytes)
@@ -202,14 +200,8 @@ using HeldController = Held<Controller>;
 void BindTrainer(nb::module_& module) {
   nb::class_<Update>(module, "CoreUpdate")
       .def_prop_ro("version", &Update::version)
-      .def("wait_sources",
-           [](Update& self, double timeout) {
-             ThrowIfError(CallUnlocked([&] { return self.WaitSources(In(timeout)); }));
-           })
-      .def("wait",
-           [](Update& self, double timeout) {
-             return ValueOrThrow(CallUnlocked([&] { return self.Wait(In(timeout)); }));
-           })
+      .def("wait_sources", Unlocked<Update>(&Update::WaitSources))
+      .def("wait", Unlocked<Update>(&Update::Wait))
       .def("engines", &Update::Engines, nb::call_guard<GilRelease>())
       .def("explain",
            [](const Update& self, double timeout) {
@@ -218,14 +210,7 @@ void BindTrainer(nb::module_& module) {
       .def("cancel", &Update::Cancel, nb::call_guard<GilRelease>());
 
   nb::class_<HeldTrainer>(module, "CoreTrainer")
-      .def_static("connect",
-                  [](std::string controller, uint32_t rank, uint32_t world_size, std::string model,
-                     CommitGroup commit_group, StringMap settings) {
-                    auto options = OptionsOf(std::move(controller), rank, world_size, std::move(model),
-                                             std::move(commit_group), {}, std::move(settings));
-                    return HeldTrainer(
-                        ValueOrThrow(CallUnlocked([&] { return Trainer::Connect(std::move(options)); })));
-                  })
+      .def_static("connect", &ConnectWorker<Trainer>)
       .def("register",
            [](HeldTrainer& self, const Registration& registration, const std::string& rules) {
              const NameRules parsed = rules.empty() ? NameRules{} : ValueOrThrow(ParseRules(rules));
@@ -254,26 +239,15 @@ void BindTrainer(nb::module_& module) {
            [](HeldTrainer& self) {
              return TuplesOf(ValueOrThrow(CallUnlocked([&] { return self->Digest(); })));
            })
-      .def("engines",
-           [](HeldTrainer& self) { return ValueOrThrow(CallUnlocked([&] { return self->Engines(); })); })
+      .def("engines", Unlocked(&Trainer::Engines))
       .def("connection_map",
            [](HeldTrainer& self) { return CallUnlocked([&] { return self->ConnectionMap(); }); })
-      .def("close", [](HeldTrainer& self) {
-        const GilRelease release;
-        self->Close();
-      });
+      .def("close", Unlocked(&Trainer::Close));
 }
 
 void BindInference(nb::module_& module) {
   nb::class_<HeldInference>(module, "CoreInference")
-      .def_static("connect",
-                  [](std::string controller, uint32_t rank, uint32_t world_size, std::string model,
-                     CommitGroup commit_group, std::string engine, StringMap settings) {
-                    auto options = OptionsOf(std::move(controller), rank, world_size, std::move(model),
-                                             std::move(commit_group), std::move(engine), std::move(settings));
-                    return HeldInference(
-                        ValueOrThrow(CallUnlocked([&] { return Inference::Connect(std::move(options)); })));
-                  })
+      .def_static("connect", &ConnectWorker<Inference>)
       .def("offered",
            [](HeldInference& self, double timeout) {
              std::vector<std::tuple<std::string, std::string, Shape>> tensors;
@@ -296,35 +270,20 @@ void BindInference(nb::module_& module) {
           },
           nb::arg("registration"), nb::arg("landing"), nb::arg("shares"), nb::arg("on_switch").none(),
           nb::arg("unwanted"), nb::arg("not_sent"), nb::arg("groups"))
-      .def("wait",
-           [](HeldInference& self, Version newer_than, double timeout) {
-             return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, In(timeout)); }));
-           })
-      .def("begin", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Begin(); })); })
-      .def("receive",
-           [](HeldInference& self, double timeout) {
-             return ValueOrThrow(CallUnlocked([&] { return self->Receive(In(timeout)); }));
-           })
+      .def("wait", Unlocked(&Inference::Wait))
+      .def("begin", Unlocked(&Inference::Begin))
+      .def("receive", Unlocked(&Inference::Receive))
       .def("receive_group",
            [](HeldInference& self, double timeout) {
              ReceivedGroup group =
                  ValueOrThrow(CallUnlocked([&] { return self->ReceiveGroup(In(timeout)); }));
              return std::tuple(std::move(group.version), group.group, group.last);
            })
-      .def("commit", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Commit(); })); })
-      .def("served",
-           [](HeldInference& self, double timeout) {
-             ThrowIfError(CallUnlocked([&] { return self->Served(In(timeout)); }));
-           })
-      .def("finish",
-           [](HeldInference& self, double timeout) {
-             ThrowIfError(CallUnlocked([&] { return self->Finish(In(timeout)); }));
-           })
-      .def("abort", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Abort(); })); })
-      .def("suspend",
-           [](HeldInference& self, double timeout) {
-             ThrowIfError(CallUnlocked([&] { return self->Suspend(In(timeout)); }));
-           })
+      .def("commit", Unlocked(&Inference::Commit))
+      .def("served", Unlocked(&Inference::Served))
+      .def("finish", Unlocked(&Inference::Finish))
+      .def("abort", Unlocked(&Inference::Abort))
+      .def("suspend", Unlocked(&Inference::Suspend))
       .def("resume",
            [](HeldInference& self, bool intact) {
              ThrowIfError(
@@ -340,10 +299,7 @@ void BindInference(nb::module_& module) {
       .def("describe", [](HeldInference& self) { return self->Describe(); })
       .def("connection_map",
            [](HeldInference& self) { return CallUnlocked([&] { return self->ConnectionMap(); }); })
-      .def("close", [](HeldInference& self) {
-        const GilRelease release;
-        self->Close();
-      });
+      .def("close", Unlocked(&Inference::Close));
 }
 
 void BindEngineControl(nb::module_& module) {
@@ -357,27 +313,14 @@ void BindEngineControl(nb::module_& module) {
       .def_ro("version", &EngineControl::Order::version)
       .def_ro("reason", &EngineControl::Order::reason);
   nb::class_<HeldControl>(module, "CoreEngineControl")
-      .def_static("connect",
-                  [](std::string controller, std::string model, CommitGroup commit_group, std::string engine,
-                     StringMap settings) {
-                    auto options = OptionsOf(std::move(controller), 0, 1, std::move(model),
-                                             std::move(commit_group), std::move(engine), std::move(settings));
-                    return HeldControl(ValueOrThrow(
-                        CallUnlocked([&] { return EngineControl::Connect(std::move(options)); })));
-                  })
-      .def("next",
-           [](HeldControl& self, double timeout) {
-             return ValueOrThrow(CallUnlocked([&] { return self->Next(In(timeout)); }));
-           })
+      .def_static("connect", &ConnectWorker<EngineControl>)
+      .def("next", Unlocked(&EngineControl::Next))
       .def("answer",
            [](HeldControl& self, const EngineControl::Order& order, const std::string& error) {
              const GilRelease release;
              self->Answer(order, error.empty() ? Status::Ok() : Status(Code::kUnavailable, error));
            })
-      .def("close", [](HeldControl& self) {
-        const GilRelease release;
-        self->Close();
-      });
+      .def("close", Unlocked(&EngineControl::Close));
 }
 
 void BindController(nb::module_& module) {
@@ -392,10 +335,7 @@ void BindController(nb::module_& module) {
           })
       .def_prop_ro("address", [](HeldController& self) { return self->address(); })
       .def_prop_ro("http_address", [](HeldController& self) { return self->http_address(); })
-      .def("stop", [](HeldController& self) {
-        const GilRelease release;
-        self->Stop();
-      });
+      .def("stop", Unlocked(&Controller::Stop));
 }
 
 }  // namespace
@@ -412,8 +352,8 @@ void BindWorker(nb::module_& module) {
       "job_token",
       [] {
         const auto token = ValueOrThrow(control::LoadToken(ValueOrThrow(Settings::From({}))));
-        const std::string key = ValueOrThrow(token.SharedKey(stream::Purpose::kQueue));
-        return nb::make_tuple(nb::bytes(key.data(), key.size()), token.configured());
+        return nb::make_tuple(BytesOf(ValueOrThrow(token.SharedKey(stream::Purpose::kQueue))),
+                              token.configured());
       },
       "The rollout queue's key, of the job's token or a role's, and whether the token is configured; "
       "otherwise it\n"

@@ -69,7 +69,7 @@ class EngineControl:
         self._version: _core.Version | None = None
         self._error: Error | None = None
         self._core = _core.CoreEngineControl.connect(
-            controller or "", model, dict(commit_group or {}), engine, _settings(settings)
+            controller or "", 0, 1, model, dict(commit_group or {}), engine, _settings(settings)
         )
         self._thread = threading.Thread(target=self._run, name="wc-engine-control", daemon=True)
         self._thread.start()

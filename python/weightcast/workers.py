@@ -218,7 +218,7 @@ class Trainer(_Closing):
         settings: Settings | None = None,
     ) -> None:
         self._core = _core.CoreTrainer.connect(
-            controller or "", rank, world_size, model, dict(commit_group or {}), _settings(settings)
+            controller or "", rank, world_size, model, dict(commit_group or {}), "", _settings(settings)
         )
         self._world_size = world_size
         self._registration: Registration | None = None
