@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <ctime>
 #include <optional>
 
 #include "base/socket.h"
 #include "base/strings.h"
+#include "base/wall_clock.h"
 #include "counters/reader.h"
 #include "counters/steps.h"
 #include "tools/command.h"
@@ -33,10 +33,6 @@ std::string TimeOfDay() {
   char text[16] = {};
   if (localtime_r(&now, &local) != nullptr) std::strftime(text, sizeof text, "%H:%M:%S", &local);
   return text;
-}
-
-double UnixTime() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 /// The devices that the user wants to see.
@@ -173,7 +169,7 @@ class WatchCommand : public Command {
       if (!context.json && !redraw)
         for (const std::string& note : notes) PrintError(note);
       kept.insert(kept.end(), notes.begin(), notes.end());
-      WC_RETURN_IF_ERROR(Print(context.json ? RateJson(changes, seconds, UnixTime(), notes)
+      WC_RETURN_IF_ERROR(Print(context.json ? RateJson(changes, seconds, UnixNow(), notes)
                                : redraw     ? Picture(table.Next(changes, seconds), kept)
                                             : RateLines(changes, seconds, TimeOfDay())));
       before = std::move(now);
