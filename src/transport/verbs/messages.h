@@ -112,7 +112,7 @@ struct MessageBytes {
   uint32_t length = 0;
   void append(const char* more, size_t size) {
     std::memcpy(bytes.data() + length, more, size);
-    length += size;
+    length += static_cast<uint32_t>(size);
   }
 };
 MessageBytes Encode(const Message& message);
