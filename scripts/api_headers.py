@@ -181,7 +181,7 @@ class Header:
             return self._namespace(head, indent)
         if kind in ("class", "struct") and not is_function:
             return self._class(head, indent, kind == "struct") if body else self._forward(head, indent)
-        if kind == "enum" and body:
+        if kind in ("enum", "union") and body:
             text = text_of([*head, *self._braced()])
             self._take(";")
             return wrapped(re.sub(r",? }$", " }", text) + ";", indent)

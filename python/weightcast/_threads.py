@@ -64,7 +64,7 @@ def asynchronous(
 
     @functools.wraps(call)
     async def waiting(self: Any, *arguments: _P.args, **named: _P.kwargs) -> _R:
-        return await on_thread(functools.partial(call, self, *arguments, **named))
+        return await on_thread(functools.partial(getattr(self, call.__name__), *arguments, **named))
 
     waiting.__name__ += "_async"
     waiting.__qualname__ += "_async"

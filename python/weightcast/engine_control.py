@@ -125,6 +125,10 @@ class EngineControl:
                     self._do_admit(order.version)
                 case _core.CoreMove.EVICT:
                     self._do_evict(order.reason)
+                case unknown:
+                    raise NotImplementedError(
+                        f"a step of engine control that this release does not know: {unknown}"
+                    )
         except Exception as error:
             _log.exception(
                 "weightcast: the step %s of this engine's control failed, so the update goes on without the "

@@ -269,8 +269,9 @@ class Registration:
         registration = _core.CoreRegistration(
             shards, [mesh.sizes for mesh in meshes], [mesh.coordinates for mesh in meshes]
         )
-        sizes = registration.part_sizes() if meshes else [list(place.size) for place in self._places]
-        for place, size in zip(self._places, sizes, strict=True):
+        for place, size in zip(
+            self._places, registration.part_sizes() if meshes else (), strict=bool(meshes)
+        ):
             if place.size != tuple(size):
                 raise InvalidArgument(
                     f"{place.name}: the array has the shape {list(place.size)}, but mesh and placements give "

@@ -38,6 +38,7 @@ class BasicByteWriter {
   template <typename T>
   void PutOne(const T& value) {
     if constexpr (std::is_enum_v<T>) {
+      static_assert(sizeof(T) == 1 || std::is_same_v<T, Code>, "an enum of one byte");
       PutOne(static_cast<uint8_t>(value));
     } else if constexpr (std::is_integral_v<T>) {
       char raw[sizeof(T)];
@@ -99,6 +100,7 @@ class ByteReader {
       const auto raw = Get<uint8_t>();
       value = raw <= static_cast<uint8_t>(Code::kInternal) ? static_cast<Code>(raw) : Code::kInternal;
     } else if constexpr (std::is_enum_v<T>) {
+      static_assert(sizeof(T) == 1, "an enum of one byte");
       value = static_cast<T>(Get<uint8_t>());
     } else if constexpr (std::is_integral_v<T>) {
       value = Get<T>();

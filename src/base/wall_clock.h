@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace weightcast {
 
@@ -8,6 +9,10 @@ namespace weightcast {
 /// deadlines.
 inline double UnixNow() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+inline int64_t UnixMicroseconds() {
+  return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace weightcast

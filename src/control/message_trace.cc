@@ -9,7 +9,7 @@
 namespace weightcast::control {
 namespace {
 
-uint64_t MicrosecondsNow() { return static_cast<uint64_t>(UnixNow() * 1e6); }
+uint64_t MicrosecondsNow() { return static_cast<uint64_t>(UnixMicroseconds()); }
 
 size_t KeptBytes(const SharedPacket& packet) { return packet == nullptr ? 0 : packet->bytes(); }
 

@@ -53,10 +53,7 @@ void UpdateMeter::MeasureEnd(const std::string& model, UpdateClock& clock, proto
     bytes_.Add(done.bytes);
   }
   if (page_ == nullptr) return;
-  page_->Add({.model = model,
-              .ended = static_cast<int64_t>(UnixNow() * 1e3),
-              .done = done,
-              .moments = clock.moments});
+  page_->Add({.model = model, .ended = UnixMicroseconds() / 1000, .done = done, .moments = clock.moments});
 }
 
 }  // namespace weightcast::control

@@ -233,7 +233,8 @@ void UpdateRecorder::OpenUpdate(const protocol::GrantRequest& request, const Mac
     open.sources[session] = static_cast<size_t>(&source - open.timeline.sources.data());
   }
   open.timeline.opened = Since(at);
-  open.timeline.began_unix_ms = static_cast<int64_t>((UnixNow() - Seconds(at - open.began)) * 1e3);
+  open.timeline.began_unix_ms =
+      (UnixMicroseconds() - std::chrono::floor<std::chrono::microseconds>(at - open.began).count()) / 1000;
   NamesOf(state);
 }
 

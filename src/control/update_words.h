@@ -35,12 +35,12 @@ enum class EngineStep : uint8_t {
   kDone,
   kOut,
 };
-/// "writing"
 /// Whether its EngineControl has been asked for something.
 [[nodiscard]] constexpr bool IsSteered(EngineStep step) {
   return step == EngineStep::kPausing || step == EngineStep::kHalting || step == EngineStep::kSettling ||
          step == EngineStep::kAdmitting;
 }
+/// "writing"
 std::string_view NameOf(EngineStep step);
 
 /// Where an engine is in the open update.

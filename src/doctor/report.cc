@@ -18,6 +18,7 @@ using Json = nlohmann::json;
 /// In the order of Level.
 constexpr std::array<std::string_view, 4> kLabels = {"n/a ", "OK  ", "WARN", "FAIL"};
 constexpr std::array<std::string_view, 4> kLevelNames = {"not_applicable", "ok", "warn", "fail"};
+static_assert(kLabels.size() == static_cast<size_t>(Level::kFail) + 1);
 
 std::string FindingText(const Finding& finding) {
   std::string out = StrCat("  ", kLabels[static_cast<size_t>(finding.level)], "  ", finding.check,

@@ -10,15 +10,15 @@ namespace {
 Result<endpoint::TransferRef> BeginTransfer(const std::shared_ptr<Connection::State>& connection,
                                             transport::OpKind kind, std::span<const Piece> pieces,
                                             TransferOptions options) {
-  WC_RETURN_IF_ERROR(connection->CheckUsable());
+  Connection::State& state = *connection;  // `connection` may be gone once the transfer has ended.
+  WC_RETURN_IF_ERROR(state.CheckUsable());
   WC_ASSIGN_OR_RETURN(auto begun, endpoint::BuildTransfer(connection, kind, pieces, std::move(options)));
-  endpoint::Core& core = *connection->core();
+  endpoint::Core& core = *state.core();
   const bool waited_for = begun->options.on_end == nullptr;
-  const bool now =
-      begun->bytes <= (begun->device ? connection->link().at_once_device : connection->link().at_once);
+  const bool now = begun->bytes <= (begun->device ? state.link().at_once_device : state.link().at_once);
   const auto start = [&] {
-    connection->Start(begun, /*visit=*/true);
-    return connection->sender().in_flight() || core.links().pumping();
+    state.Start(begun, /*visit=*/true);
+    return state.sender().in_flight() || core.links().pumping();
   };
   if (!now || !core.progress().TryVisit(start)) {
     core.progress().Submit(TaskPtr(endpoint::TransferRef(begun).Release()), now);
@@ -39,37 +39,41 @@ bool Connection::Moves(MemoryKind kind) const { return state_->view().Moves(kind
 Status Connection::status() const { return state_->view().status(); }
 void Connection::Close() { state_->Close(); }
 
+// A call that waits reads state_ once: meanwhile another thread, or a callback, may end the handle, and the
+// endpoint holds the state.
+
 // --- Regions of the peer -------------------------------------------------------------------------
 
 Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
-  WC_RETURN_IF_ERROR(state_->CheckUsable());
+  State& connection = *state_;
+  WC_RETURN_IF_ERROR(connection.CheckUsable());
   WC_ASSIGN_OR_RETURN(const auto region, endpoint::ParseDescriptor(descriptor));
   if (region.name.owner != peer().incarnation) {
     return Status(Code::kInvalidArgument,
                   StrCat("the region belongs to incarnation ", region.name.owner, ", not to ",
-                         state_->label(), ", incarnation ", peer().incarnation,
+                         connection.label(), ", incarnation ", peer().incarnation,
                          "; if that process has restarted, import its new region"));
   }
-  const std::string name = state_->view().transport_name();
+  const std::string name = connection.view().transport_name();
   for (const endpoint::RegionKey& key : region.keys) {
     if (key.transport != name) continue;
-    const auto handle = state_->core()->links().Import(*state_->link().transport, state_->link().id,
-                                                       region.name, region.registered, key.key);
+    const auto handle = connection.core()->links().Import(*connection.link().transport, connection.link().id,
+                                                          region.name, region.registered, key.key);
     if (!handle.ok())
-      return Status(handle.status().code(),
-                    StrCat("cannot import a region of ", state_->label(), ": ", handle.status().message()));
-    return state_->imports().Add({.handle = *handle,
-                                  .offset = region.offset,
-                                  .length = region.length,
-                                  .access = region.access,
-                                  .kind = region.kind});
+      return Status(handle.status().code(), StrCat("cannot import a region of ", connection.label(), ": ",
+                                                   handle.status().message()));
+    return connection.imports().Add({.handle = *handle,
+                                     .offset = region.offset,
+                                     .length = region.length,
+                                     .access = region.access,
+                                     .kind = region.kind});
   }
   if (region.kind == MemoryKind::kDevice) {
     return Status(Code::kUnavailable,
-                  StrCat("the region is device memory of ", state_->label(), ", which ", name,
+                  StrCat("the region is device memory of ", connection.label(), ", which ", name,
                          " does not move; let the peer use host memory, or allow it another transport"));
   }
-  return Status(Code::kUnavailable, StrCat(state_->label(), " has not registered this region with ", name,
+  return Status(Code::kUnavailable, StrCat(connection.label(), " has not registered this region with ", name,
                                            "; allow the same transports on both sides (setting transport)"));
 }
 
@@ -91,46 +95,49 @@ Result<Transfer> Connection::Read(std::span<const Piece> pieces, TransferOptions
 // --- Grants --------------------------------------------------------------------------------------
 
 Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
-  WC_RETURN_IF_ERROR(state_->CheckUsable());
+  State& connection = *state_;
+  WC_RETURN_IF_ERROR(connection.CheckUsable());
   transport::GrantReach reach;
   if (options.ranges) {
-    WC_ASSIGN_OR_RETURN(reach, state_->core()->regions().ReachOf(*options.ranges));
+    WC_ASSIGN_OR_RETURN(reach, connection.core()->regions().ReachOf(*options.ranges));
     options.ranges.reset();
   }
   Result<transport::GrantName> result = Status(Code::kInternal, "not run");
-  state_->core()->progress().Call([&] {
-    if (state_->ended()) {
-      result = state_->view().status();
+  connection.core()->progress().Call([&] {
+    if (connection.ended()) {
+      result = connection.view().status();
       return;
     }
-    result = state_->grants().Reserve(std::move(options));
+    result = connection.grants().Reserve(std::move(options));
     if (!result.ok()) return;
-    if (Status opened = state_->link().transport->OpenGrant(state_->link().id, *result, std::move(reach));
+    if (Status opened =
+            connection.link().transport->OpenGrant(connection.link().id, *result, std::move(reach));
         !opened.ok()) {
-      state_->grants().Drop(*result);
+      connection.grants().Drop(*result);
       result = opened;
     }
   });
-  if (result.ok() || !state_->view().status().ok()) return result;
+  if (result.ok() || !connection.view().status().ok()) return result;
   return Status(result.status().code(),
-                StrCat("cannot open a grant for ", state_->label(), ": ", result.status().message()));
+                StrCat("cannot open a grant for ", connection.label(), ": ", result.status().message()));
 }
 
 Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline) {
-  if (state_->core()->forked()) return state_->core()->Usable();
-  const auto arrived = state_->grants().ArrivedOf(grant);
-  if (arrived != nullptr && state_->core()->progress().WaitFor(arrived->waited, transfers, deadline) &&
+  State& connection = *state_;
+  if (connection.core()->forked()) return connection.core()->Usable();
+  const auto arrived = connection.grants().ArrivedOf(grant);
+  if (arrived != nullptr && connection.core()->progress().WaitFor(arrived->waited, transfers, deadline) &&
       arrived->transfers.load(std::memory_order_acquire) >= transfers) {
     return Status::Ok();
   }
-  WC_RETURN_IF_ERROR(state_->view().status());
+  WC_RETURN_IF_ERROR(connection.view().status());
   if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
-    return {Code::kCancelled, StrCat("there is no such grant for ", state_->label(),
+    return {Code::kCancelled, StrCat("there is no such grant for ", connection.label(),
                                      ", or it has been revoked; open a new one")};
   }
   return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
                                   " transfers have come within the timeout of this call under the grant of ",
-                                  state_->label(), "; check that it runs and writes, then wait again")};
+                                  connection.label(), "; check that it runs and writes, then wait again")};
 }
 
 void Connection::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
@@ -149,17 +156,18 @@ GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
 // --- Notices -------------------------------------------------------------------------------------
 
 Status Connection::Notify(std::string_view bytes) {
+  State& connection = *state_;
   if (bytes.size() > kMaxNotice) {
     return {Code::kInvalidArgument, StrCat("a notice of ", bytes.size(), " bytes, more than ", kMaxNotice,
                                            "; send them by a write into a region of the peer")};
   }
-  WC_RETURN_IF_ERROR(state_->CheckUsable());
-  if (!state_->notices().Reserve(bytes.size())) {
-    return {
-        Code::kExhausted,
-        StrCat(state_->label(), " has not taken the notices that were sent before; let it call take_notice")};
+  WC_RETURN_IF_ERROR(connection.CheckUsable());
+  if (!connection.notices().Reserve(bytes.size())) {
+    return {Code::kExhausted,
+            StrCat(connection.label(),
+                   " has not taken the notices that were sent before; let it call take_notice")};
   }
-  endpoint::SubmitNow(state_->core()->progress(), [state = state_, notice = std::string(bytes)] {
+  endpoint::SubmitNow(connection.core()->progress(), [state = state_, notice = std::string(bytes)] {
     if (state->ended()) return;
     state->notices().OnSent(notice.size());
     state->Send({endpoint::MessageType::kNotice, notice});
@@ -168,23 +176,26 @@ Status Connection::Notify(std::string_view bytes) {
 }
 
 Status Connection::Notify(std::string_view bytes, TimePoint deadline) {
+  Connection kept(state_);
+  State& connection = *kept.state_;
   while (true) {
-    const uint32_t before = state_->notices().credited().value();
-    Status status = Notify(bytes);
+    const uint32_t before = connection.notices().credited().value();
+    Status status = kept.Notify(bytes);
     if (status.code() != Code::kExhausted) return status;
     if (Clock::now() >= deadline) return {Code::kTimedOut, status.message()};
-    state_->core()->progress().WaitFor(state_->notices().credited(), before + 1, deadline);
+    connection.core()->progress().WaitFor(connection.notices().credited(), before + 1, deadline);
   }
 }
 
 Result<std::string> Connection::TakeNotice(TimePoint deadline) {
-  if (state_->core()->forked()) return state_->core()->Usable();
+  State& connection = *state_;
+  if (connection.core()->forked()) return connection.core()->Usable();
   while (true) {
-    const uint32_t before = state_->notices().arrived().value();
-    Status end = state_->view().status();  // Before the look: what came before the end is there.
-    if (auto notice = state_->notices().Take()) {
-      if (state_->notices().CreditDue()) {
-        endpoint::SubmitNow(state_->core()->progress(), [state = state_] {
+    const uint32_t before = connection.notices().arrived().value();
+    Status end = connection.view().status();  // Before the look: what came before the end is there.
+    if (auto notice = connection.notices().Take()) {
+      if (connection.notices().CreditDue()) {
+        endpoint::SubmitNow(connection.core()->progress(), [state = state_] {
           // One credit grows beyond the one before, in the order in which they are sent.
           state->Send({endpoint::MessageType::kCredit, state->notices().NextCredit()});
         });
@@ -194,10 +205,10 @@ Result<std::string> Connection::TakeNotice(TimePoint deadline) {
     if (!end.ok()) return end;
     if (Clock::now() >= deadline) {
       return Status(Code::kTimedOut,
-                    StrCat("no notice has come within the timeout of this call from ", state_->label(),
+                    StrCat("no notice has come within the timeout of this call from ", connection.label(),
                            "; check that it runs and calls Notify, then wait again"));
     }
-    state_->core()->progress().WaitFor(state_->notices().arrived(), before + 1, deadline);
+    connection.core()->progress().WaitFor(connection.notices().arrived(), before + 1, deadline);
   }
 }
 

@@ -223,7 +223,7 @@ void Progress::Main() {
     callbacks_.RunAll();
     if (stop_.load()) break;
     if (!lock_.TryTakeAsThread()) {
-      Park(/*holding=*/false);
+      Park();
       turned_away = true;
       continue;
     }
@@ -237,7 +237,7 @@ void Progress::Main() {
       if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) {
         ReleaseForCallbacks();
       } else {
-        turned_away ? Park(/*holding=*/true) : Sleep();
+        turned_away ? LeaveToCallers() : Sleep();
       }
       continue;
     }
@@ -292,19 +292,28 @@ void Progress::Sleep() {
   wake_.Drain();
 }
 
-/// For kParkSlice, or until somebody wakes us: a caller who leaves for long, or a callback. `holding`:
-/// callers are to find nothing armed; otherwise one of them drives.
-void Progress::Park(bool holding) {
-  if (holding) sleep_until_ = TimePoint::min();
+/// Nothing is armed, so callers come back at once. Should none come, the thread looks again.
+void Progress::LeaveToCallers() {
+  sleep_until_ = TimePoint::min();
   parked_.store(true, std::memory_order_seq_cst);
-  if (holding) lock_.Release();
-  const bool nothing_to_do = holding ? tasks_.empty() : lock_.held();
-  if (nothing_to_do && callbacks_.empty() && !stop_.load()) {
-    pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
-    constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
-    if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
-  }
+  lock_.Release();
+  if (tasks_.empty()) SleepOnWake();
   parked_.store(false, std::memory_order_relaxed);
+}
+
+/// A caller drives. It wakes us if it leaves for long, a callback may, and we look again ourselves.
+void Progress::Park() {
+  parked_.store(true, std::memory_order_seq_cst);
+  if (lock_.held()) SleepOnWake();
+  parked_.store(false, std::memory_order_relaxed);
+}
+
+/// For kParkSlice, or until somebody wakes us; not at all if a callback is due.
+void Progress::SleepOnWake() {
+  if (!callbacks_.empty() || stop_.load()) return;
+  pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
+  constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
+  if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
 }
 
 }  // namespace weightcast::endpoint

@@ -138,7 +138,9 @@ class Progress {
   Pause DriveUntilPause();
   void ReleaseForCallbacks();
   void Sleep();
-  void Park(bool holding);
+  void LeaveToCallers();
+  void Park();
+  void SleepOnWake();
 
   Work& work_;
   Poller poller_;

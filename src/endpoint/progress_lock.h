@@ -32,8 +32,9 @@ class ProgressLock {
 
  private:
   std::atomic<bool> held_{false};
-  std::atomic<bool> by_thread_{false};  ///< Written by holders.
-  std::atomic<uint32_t> wanted_{0};     ///< Callers in TakeFromThread.
+  /// Written by holders, whom held_ puts in order; TakeFromThread may see it late.
+  std::atomic<bool> by_thread_{false};
+  std::atomic<uint32_t> wanted_{0};  ///< Callers in TakeFromThread.
 };
 
 }  // namespace weightcast::endpoint

@@ -181,7 +181,7 @@ Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
     return Status(Code::kInvalidArgument,
                   "the grant is for a region that is closed; register its memory again");
   const bool same = found->serial == serial;
-  const bool writes = PeersWrite(found->access);
+  const bool writes = PeersWrite(found->access, /*granted=*/true);
   const transport::WriteRanges::Runs granted{
       .region = found->name.id, .generation = found->name.generation, .length = found->memory.length};
   Done(*found);

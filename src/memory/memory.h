@@ -39,7 +39,7 @@ struct DescribedMemory {
 Status CheckMemory(const Memory& memory);
 
 /// Whether `access` lets a peer write, under a grant that was made for it or without one, and read.
-constexpr bool PeersWrite(Access access, bool granted = true) {
+constexpr bool PeersWrite(Access access, bool granted) {
   return access == Access::kReadWrite || (granted && access == Access::kGranted);
 }
 constexpr bool PeersRead(Access access) { return access == Access::kReadWrite || access == Access::kRead; }

@@ -36,6 +36,7 @@ std::string_view BadgeOf(Level level) {
   static constexpr std::array<std::string_view, 4> kBadges = {
       R"(<span class="badge">n/a</span>)", R"(<span class="badge good">OK</span>)",
       R"(<span class="badge busy">WARN</span>)", R"(<span class="badge bad">FAIL</span>)"};
+  static_assert(kBadges.size() == static_cast<size_t>(Level::kFail) + 1);
   return kBadges[static_cast<size_t>(level)];
 }
 

@@ -20,7 +20,8 @@ Status CheckJsonText(std::string_view what, std::string_view text, int max_depth
   }
   // The tree must have room from the start: to take it down where memory has run out needs memory itself.
   const uint64_t wanted = text.size() * kBytesPerCharacter;
-  if (const uint64_t available = wanted > kAlwaysThere ? AvailableMemory() : wanted; wanted > available) {
+  if (const uint64_t available = wanted > kAlwaysThere ? AvailableMemory() : kAlwaysThere;
+      wanted > available) {
     return {Code::kExhausted, StrCat("reading ", what, " may take ", HumanBytes(static_cast<double>(wanted)),
                                      " of memory, and ", HumanBytes(static_cast<double>(available)),
                                      " are available; ", shorter, ", or give this process more")};

@@ -26,6 +26,7 @@ std::string_view Place::address() const {
 std::string_view ToString(Nearness nearness) {
   static constexpr std::array<std::string_view, 5> kNames = {"same switch", "same host bridge",
                                                              "same NUMA node", "other NUMA node", "unknown"};
+  static_assert(kNames.size() == static_cast<size_t>(Nearness::kUnknown) + 1);
   return kNames[static_cast<size_t>(nearness)];
 }
 

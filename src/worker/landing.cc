@@ -211,6 +211,7 @@ Status LandingMemory::CopyOnDevices() const {
 }
 
 Status LandingMemory::CopyToLive(bool compares) const {
+  if (shadow_bytes_ == 0) return Status::Ok();
   constexpr size_t kBlock = size_t{256} << 10;
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!IsSpare(shards_[i]) || IsOnDevice(shards_[i])) continue;

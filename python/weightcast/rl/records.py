@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -15,9 +16,15 @@ _log = logging.getLogger("weightcast.rl")
 _MOST_WAITING = 64 << 20  # Bytes of lines that could not be written yet.
 
 
-def _json_of(entry: Mapping[str, Any]) -> bytes:
-    """A line; with null for what JSON has no number for (nan, inf)."""
-    return json.dumps(json.loads(json.dumps(entry), parse_constant=lambda _: None)).encode() + b"\n"
+def finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for (nan, inf)."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
+    return value
 
 
 class Lines:
@@ -37,7 +44,7 @@ class Lines:
     def write(self, *entries: Mapping[str, Any]) -> None:
         for entry in entries:
             if len(self._waiting) < _MOST_WAITING:
-                self._waiting += _json_of(entry)
+                self._waiting += (json.dumps(finite(entry), allow_nan=False) + "\n").encode()
             else:
                 self._lost += 1
         try:

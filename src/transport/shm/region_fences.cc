@@ -1,15 +1,17 @@
 #include "transport/shm/region_fences.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weightcast::transport::shm {
 
 void RegionFences::Add(uint32_t region, std::span<Link* const> links) {
-  Waiting& waiting = waiting_.emplace_back(Waiting{.region = region, .fences = {}});
+  Waiting waiting{.region = region, .fences = {}};
   for (Link* link : links) {
     waiting.fences.emplace_back(link, link->fences().Make(region));
     link->devices().offers().Drop(region);
   }
+  waiting_.push_back(std::move(waiting));
 }
 
 bool RegionFences::Settle(std::span<Link* const> links) {

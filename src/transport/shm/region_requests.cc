@@ -59,8 +59,9 @@ Status RegionRequests::On(const WantRegion& request) {
   const LocalRegion* region = link_.context.regions.Find(request.id, request.generation);
   if (region == nullptr || region->access == Access::kLocal || region->device != nullptr)
     return link_.channel.Send(Encode(reply));
-  const UniqueFd read_only = PeersWrite(region->access) ? UniqueFd() : ReadOnly(region->fd.get());
-  const int fd = PeersWrite(region->access) ? region->fd.get() : read_only.get();
+  const UniqueFd read_only =
+      PeersWrite(region->access, /*granted=*/true) ? UniqueFd() : ReadOnly(region->fd.get());
+  const int fd = PeersWrite(region->access, /*granted=*/true) ? region->fd.get() : read_only.get();
   if (fd < 0) {
     reply.code = Code::kUnavailable;
     return link_.channel.Send(Encode(reply));
@@ -104,7 +105,7 @@ std::shared_ptr<PeerMapping> RegionRequests::Map(const PeerRegion& region, const
     return mapping->size() >= region.length ? mapping : nullptr;
   }
   if (reply.code != Code::kOk || fds.size() != 1 || reply.length < region.key.length) return nullptr;
-  const bool writable = PeersWrite(region.key.access);
+  const bool writable = PeersWrite(region.key.access, /*granted=*/true);
   auto made = MapPeer(fds[0].get(), reply.fd_offset, region.key.length, writable);
   if (!made.ok()) {
     WC_LOG(kDebug, "region of ", link_.PeerName(), " not mapped: ", made.status().message());
@@ -117,7 +118,7 @@ std::shared_ptr<PeerMapping> RegionRequests::Map(const PeerRegion& region, const
 
 void RegionRequests::TakeOtherPath(PeerRegion& region) {
   region.key.mappable = false;
-  const bool copies = (link_.paths.copy_writes || !PeersWrite(region.key.access)) &&
+  const bool copies = (link_.paths.copy_writes || !PeersWrite(region.key.access, /*granted=*/true)) &&
                       (link_.paths.copy_reads || !PeersRead(region.key.access));
   if (!copies) {
     link_.paths.ring_wanted = true;

@@ -68,6 +68,23 @@ TEST(Codec, EveryMessageSurvivesAndHasOneForm) {
   });
 }
 
+// Encoding, decoding and comparing all go by Fields, so none of them would miss a member whose place another
+// has.
+TEST(Codec, NoMemberIsNamedTwice) {
+  ForAll([](const auto& message, auto /*decode*/) {
+    std::visit(
+        [&](const auto& one) {
+          Fields(one, [&](const auto&... fields) {
+            std::set<const void*> seen;
+            (seen.insert(&fields.value), ...);
+            EXPECT_EQ(seen.size(), sizeof...(fields)) << TextOf(message);
+            return seen.size();
+          });
+        },
+        message);
+  });
+}
+
 TEST(Codec, EveryEmptyMessageSurvives) {
   for (const WorkerMessage& message : {WorkerMessage(Register{}), WorkerMessage(LandingMap{}),
                                        WorkerMessage(Ready{}), WorkerMessage(Steered{})}) {
