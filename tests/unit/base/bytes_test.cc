@@ -7,7 +7,7 @@
 namespace weightcast {
 namespace {
 
-enum class Colour : uint16_t { kRed = 1, kBlue = 7 };
+enum class Colour : uint8_t { kRed = 1, kBlue = 7 };
 
 struct Fields {
   uint32_t number = 0;
