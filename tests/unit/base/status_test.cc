@@ -40,7 +40,7 @@ TEST(ResultTest, IsCopiedWithItsValueOrItsReason) {
 
 TEST(ResultTest, HoldsWhatCanOnlyBeMoved) {
   struct Owner {
-    explicit Owner(int number) : number(std::make_unique<int>(number)) {}
+    explicit Owner(int value) : number(std::make_unique<int>(value)) {}
     std::unique_ptr<int> number;
   };
   Result<Owner> first = Owner(4);
