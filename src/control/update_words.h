@@ -18,7 +18,8 @@ namespace weightcast::control {
 /// An inference rank's way through an update.
 enum class RankStep : uint8_t { kAsked, kGranted, kReady, kCommitting, kCommitted, kServing };
 
-/// An engine's: a step is reached when all its ranks have reached it.
+/// An engine's: a step is reached when all its ranks have reached it. In order: the view compares steps by
+/// <=.
 enum class EngineStep : uint8_t {
   kSourceless,  ///< Its bytes are to come from another holder: fenced and planned before it is asked.
   kPausing,     ///< Its EngineControl pauses it: the live tensors are to be written.

@@ -62,7 +62,9 @@ double SecondsOf(const std::vector<Cost>& costs, Cause cause) {
 /// What is said of a cause.
 struct CauseTexts {
   Cause cause;
-  std::string_view what;  ///< After whose doing it was; before who waited, if it ends so. Empty: RouteText.
+  /// After whose doing it was (nobody's name for the controller's own); before who waited, if it ends in a
+  /// space. Empty: RouteText.
+  std::string_view what;
   std::string_view remedy;
 };
 

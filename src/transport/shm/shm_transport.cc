@@ -25,7 +25,7 @@ namespace {
 
 /// Descriptors tell of rare things while everybody spins; looking costs a system call.
 constexpr uint32_t kTurnsPerPoll = 64;
-/// And callers come and go quickly: whoever slept until a descriptor was ready, and does not look at once,
+/// And callers come and go quickly: one that slept until a descriptor was ready, and does not look at once,
 /// finds it ready again.
 constexpr Duration kPollInterval = std::chrono::microseconds(100);
 constexpr uint32_t kOperationsPerTurn = 64;
