@@ -54,7 +54,7 @@ def live_model(model: torch.nn.Module, monkeypatch: Any, selector: str = "all", 
 )  # fmt: skip
 def test_settings(setting: str, value: Any, monkeypatch: Any) -> None:
     named = "enable_lora" if setting == "lora_paths" else setting
-    with pytest.raises(wc.InvalidArgument, match=rf"^{named} .*start SGLang without it"):
+    with pytest.raises(wc.InvalidArgument, match=rf"^SGLang's setting {named} .*; start SGLang without it$"):
         live_model(OneLayer(UnquantizedLinearMethod), monkeypatch, **{setting: value})
 
 
