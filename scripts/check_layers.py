@@ -75,7 +75,7 @@ RULES: dict[str, list[str]] = {
     "run": [],
     "plan": [],
     "publication": [],
-    "steering": [],
+    "command": [],
     "opening": [],
     "update": [],
     "engine": ["engine_state.cc"],

@@ -226,21 +226,21 @@ class Inference {
 };
 
 /// Belongs in the process that can pause the engine (vLLM's or SGLang's front end), once per engine. The
-/// controller steers the engine through it: no tensor of a paused-for update is written before the engine is
-/// paused, and no request is admitted while the engine has no whole version. Its orders, one at a time:
-///   kPause   generate nothing: the tensors are about to change (shadow landing: to be switched)
-///   kSettle  every rank has switched: flush what was computed with the old weights, say the new version
-///   kAdmit   every rank serves `version`: resume, and admit requests
-///   kEvict   there is no whole version to serve (`reason`): admit no requests
+/// controller commands the engine through it: no tensor of a paused-for update is written before the engine
+/// is paused, and no request is admitted while the engine has no whole version. Its commands, one at a time:
+///   kPause     generate nothing: the tensors are about to change (shadow landing: to be switched)
+///   kActivate  every rank has switched: flush what was computed with the old weights, say the new version
+///   kResume    every rank serves `version`: resume, and admit requests
+///   kDrain     there is no whole version to serve (`reason`): admit no requests
 /// Each has `commit_timeout`; an engine that is later, or answers with an error, is out of the update. An
 /// engine that has had a control takes part in updates only while one is connected. Thread safe, but Next is
 /// for one thread.
 class EngineControl {
  public:
-  enum class Move { kPause, kSettle, kAdmit, kEvict };
+  enum class Command { kPause, kActivate, kResume, kDrain };
   struct Order {
     uint64_t number = 0;
-    Move move = Move::kEvict;
+    Command command = Command::kDrain;
     Version version;
     std::string reason;
     uint64_t session = 0;  ///< Of this object's; orders of an earlier one need no answer.

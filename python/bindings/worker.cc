@@ -303,13 +303,13 @@ void BindInference(nb::module_& module) {
 }
 
 void BindEngineControl(nb::module_& module) {
-  nb::enum_<EngineControl::Move>(module, "CoreMove")
-      .value("PAUSE", EngineControl::Move::kPause)
-      .value("SETTLE", EngineControl::Move::kSettle)
-      .value("ADMIT", EngineControl::Move::kAdmit)
-      .value("EVICT", EngineControl::Move::kEvict);
+  nb::enum_<EngineControl::Command>(module, "CoreEngineCommand")
+      .value("PAUSE", EngineControl::Command::kPause)
+      .value("ACTIVATE", EngineControl::Command::kActivate)
+      .value("RESUME", EngineControl::Command::kResume)
+      .value("DRAIN", EngineControl::Command::kDrain);
   nb::class_<EngineControl::Order>(module, "CoreOrder")
-      .def_ro("move", &EngineControl::Order::move)
+      .def_ro("command", &EngineControl::Order::command)
       .def_ro("version", &EngineControl::Order::version)
       .def_ro("reason", &EngineControl::Order::reason);
   nb::class_<HeldControl>(module, "CoreEngineControl")

@@ -30,12 +30,12 @@ class EngineControl:
     flush_caches()       forget what was computed with the old weights (prefix, KV, encoder caches).
     set_version(version) what the engine serves from now on (a `Version`).
     admit()              requests may be routed here.
-    evict(reason)        there is no whole version to serve: route no requests here, until `admit`.
+    drain(reason)        there is no whole version to serve: route no requests here, until `admit`.
 
     Each is a function or a coroutine function, or None; called from a thread of this object's, one at a time,
     and only where it changes something. Coroutines run in the event loop in which this object was made, if
     there was one. A step that raises, or takes longer than the setting `commit_timeout`, puts the engine out
-    of the update: what it served before it serves on if it still has it, otherwise it is evicted until a
+    of the update: what it served before it serves on if it still has it, otherwise it is drained until a
     version has landed. An engine that has had an EngineControl takes part in updates only while one is here.
 
     commit_group: as the engine's ranks have it; there is one EngineControl for all models of the group.
@@ -53,12 +53,12 @@ class EngineControl:
         flush_caches: Callable[[], Any] | None = None,
         set_version: Callable[[_core.Version], Any] | None = None,
         admit: Callable[[], Any] | None = None,
-        evict: Callable[[str], Any] | None = None,
+        drain: Callable[[str], Any] | None = None,
         settings: Settings | None = None,
     ) -> None:
         self._pause, self._resume = pause, resume
         self._flush_caches, self._set_version = flush_caches, set_version
-        self._admit, self._evict = admit, evict
+        self._admit, self._drain = admit, drain
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -115,16 +115,16 @@ class EngineControl:
     def _do(self, order: Any) -> str:
         """Why it could not be done, or nothing."""
         try:
-            match order.move:
-                case _core.CoreMove.PAUSE:
+            match order.command:
+                case _core.CoreEngineCommand.PAUSE:
                     self._do_pause()
-                case _core.CoreMove.SETTLE:
+                case _core.CoreEngineCommand.ACTIVATE:
                     self._call(self._flush_caches)
                     self._set(order.version)
-                case _core.CoreMove.ADMIT:
-                    self._do_admit(order.version)
-                case _core.CoreMove.EVICT:
-                    self._do_evict(order.reason)
+                case _core.CoreEngineCommand.RESUME:
+                    self._do_resume(order.version)
+                case _core.CoreEngineCommand.DRAIN:
+                    self._do_drain(order.reason)
                 case unknown:
                     raise NotImplementedError(
                         f"a step of engine control that this release does not know: {unknown}"
@@ -133,7 +133,7 @@ class EngineControl:
             _log.exception(
                 "weightcast: the step %s of this engine's control failed, so the update goes on without the "
                 "engine. Correct what the traceback shows",
-                order.move.name.lower(),
+                order.command.name.lower(),
             )
             return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return ""
@@ -144,7 +144,7 @@ class EngineControl:
             self._call(self._pause)
             self._paused = True
 
-    def _do_admit(self, version: _core.Version) -> None:
+    def _do_resume(self, version: _core.Version) -> None:
         try:
             if self._version != version:
                 self._set(version)
@@ -155,12 +155,12 @@ class EngineControl:
                 self._call(self._admit)
                 self._admitted = True
         except Exception:
-            self._do_evict("the engine could not be resumed")
+            self._do_drain("the engine could not be resumed")
             raise
 
-    def _do_evict(self, reason: str) -> None:
+    def _do_drain(self, reason: str) -> None:
         if self._admitted is not False:
-            self._call(self._evict, reason)
+            self._call(self._drain, reason)
             self._admitted = False
 
     def _set(self, version: _core.Version) -> None:

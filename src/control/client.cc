@@ -15,7 +15,7 @@
 #include "base/strings.h"
 #include "base/task_thread.h"
 #include "base/thread.h"
-#include "control/conduit.h"
+#include "control/controller_stream.h"
 #include "control/session_link.h"
 #include "control/token.h"
 #include "protocol/codec.h"
@@ -33,7 +33,7 @@ constexpr Duration kRarestReminder = std::chrono::hours(1);
 
 class Client final : public ControlClient {
  public:
-  Client(ClientOptions options, Token token, std::unique_ptr<Conduit> conduit)
+  Client(ClientOptions options, Token token, std::unique_ptr<ControllerStream> stream)
       : options_(std::move(options)),
         settings_(options_.settings),
         member_(MemberOf(options_.hello.name)),
@@ -42,7 +42,7 @@ class Client final : public ControlClient {
         lease_(settings_.lease),
         link_(std::make_shared<SessionLink>()),
         heartbeat_(*MakePacket(protocol::WorkerMessage(protocol::Heartbeat{}))),
-        conduit_(std::move(conduit)) {
+        stream_(std::move(stream)) {
     options_.hello.job = settings_.job;
     if (options_.absence == nullptr) options_.absence = std::make_shared<Absence>();
     Miss({Code::kUnavailable, StrCat("no answer yet from the controller at ", settings_.controller,
@@ -56,7 +56,7 @@ class Client final : public ControlClient {
   ~Client() override {
     quiet_ = true;
     stop_ = true;
-    conduit_->Wake();
+    stream_->Wake();
     if (thread_.joinable()) thread_.join();
   }
 
@@ -72,10 +72,10 @@ class Client final : public ControlClient {
   }
 
   void Send(protocol::WorkerMessage message) override {
-    const auto* steered = std::get_if<protocol::Steered>(&message);
+    const auto* result = std::get_if<protocol::EngineCommandResult>(&message);
     const bool registers = std::holds_alternative<protocol::Register>(message) ||
                            std::holds_alternative<protocol::Suspended>(message) ||
-                           (steered != nullptr && steered->order == 0);
+                           (result != nullptr && result->order == 0);
     auto packet = MakePacket(message);
     {
       const std::lock_guard lock(mutex_);
@@ -89,19 +89,19 @@ class Client final : public ControlClient {
                            ": it does not read them; check that its process runs and is not overloaded")};
       }
     }
-    conduit_->Wake();
+    stream_->Wake();
   }
 
   void Leave(TimePoint deadline) override {
     leaving_ = true;  // Before it is sent: the controller answers by ending the stream.
     Send(protocol::Leave{});
     leave_queued_ = true;
-    conduit_->Wake();
+    stream_->Wake();
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline, [&] { return state_ == LinkState::kEnded; });
     lock.unlock();
     stop_ = true;
-    conduit_->Wake();
+    stream_->Wake();
   }
 
   [[nodiscard]] LinkState state() const override {
@@ -122,19 +122,19 @@ class Client final : public ControlClient {
       }
       CheckDeadlines();
       if (ended_) break;
-      Handle(conduit_->Next(NextDeadline()));
+      Handle(stream_->Next(NextDeadline()));
     }
-    conduit_->Abort();
+    stream_->Abort();
   }
 
   /// Ends the stream, if there is one, for `reason_`, and tries again soon.
   void GiveUpStream() {
-    conduit_->Abort();
+    stream_->Abort();
     TryAgain();
   }
 
-  void DeliverMessage(Parcel parcel) {
-    auto shared = std::make_shared<Parcel>(std::move(parcel));
+  void DeliverMessage(EncodedMessage encoded) {
+    auto shared = std::make_shared<EncodedMessage>(std::move(encoded));
     deliveries_.Run([this, shared] {
       if (quiet_) return;
       auto message = Decode(std::move(*shared));
@@ -143,11 +143,11 @@ class Client final : public ControlClient {
     });
   }
 
-  Result<protocol::ControllerMessage> Decode(Parcel parcel) {
+  Result<protocol::ControllerMessage> Decode(EncodedMessage encoded) {
     return OrOutOfMemory(protocol::ToString(options_.hello.name), "a message of the controller",
                          [&]() -> Result<protocol::ControllerMessage> {
-                           WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
-                           return protocol::DecodeControllerMessage(encoded);
+                           WC_ASSIGN_OR_RETURN(const std::string bytes, Unpack(std::move(encoded)));
+                           return protocol::DecodeControllerMessage(bytes);
                          });
   }
 
@@ -157,7 +157,7 @@ class Client final : public ControlClient {
       const std::lock_guard lock(mutex_);
       failure_ = std::move(reason);
     }
-    conduit_->Wake();
+    stream_->Wake();
   }
 
   /// When the search for a first controller ends.
@@ -168,7 +168,7 @@ class Client final : public ControlClient {
 
   [[nodiscard]] TimePoint NextDeadline() const {
     if (connected()) return std::min(next_beat_, heard_ + lease_);
-    const TimePoint attempt = conduit_->open() ? attempt_until_ : next_connect_;
+    const TimePoint attempt = stream_->open() ? attempt_until_ : next_connect_;
     return std::min(attempt, give_up());
   }
 
@@ -183,14 +183,14 @@ class Client final : public ControlClient {
       } else if (now >= next_beat_) {
         next_beat_ = now + Beat();
         link_->PushUrgent(heartbeat_);
-        conduit_->Kick();
+        stream_->Kick();
       }
       if (leave_queued_ && link_->drained()) End(WhyClosed());
       return;
     }
     if (leaving_) return End(WhyClosed());
     if (now >= give_up()) return GiveUp();
-    if (conduit_->open()) {
+    if (stream_->open()) {
       if (now < attempt_until_) return;
       reason_ = {Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller,
                                          "; check that it runs and the address")};
@@ -235,7 +235,7 @@ class Client final : public ControlClient {
     auto role = token_.ForWorker(member_);
     Status begun = role.status();
     if (role.ok())
-      begun = conduit_->Connect(
+      begun = stream_->Connect(
           {.address = settings_.controller, .token = std::move(*role), .lease = settings_.lease}, link_);
     if (!begun.ok()) Closed(begun);
   }
@@ -248,19 +248,19 @@ class Client final : public ControlClient {
     link_->Reset();
   }
 
-  void Handle(Conduit::Event event) {
+  void Handle(ControllerStream::Event event) {
     switch (event.kind) {
-      case Conduit::Event::Kind::kNone:
-      case Conduit::Event::Kind::kWoken:
+      case ControllerStream::Event::Kind::kNone:
+      case ControllerStream::Event::Kind::kWoken:
         return;
-      case Conduit::Event::Kind::kPiece:
+      case ControllerStream::Event::Kind::kPiece:
         heard_ = Clock::now();
         return;
-      case Conduit::Event::Kind::kMessage:
+      case ControllerStream::Event::Kind::kMessage:
         heard_ = Clock::now();
-        Hear(event);
+        HandleMessage(event);
         return;
-      case Conduit::Event::Kind::kClosed:
+      case ControllerStream::Event::Kind::kClosed:
         Closed(event.reason);
         return;
     }
@@ -285,7 +285,7 @@ class Client final : public ControlClient {
   /// Not connected, for `reason_`.
   void TryAgain() {
     options_.absence->Begin(since_, reason_);
-    told_ ? Remind() : Tell(LinkState::kBroken, reason_);
+    reported_ ? Remind() : Report(LinkState::kBroken, reason_);
     next_connect_ = Clock::now() + backoff_;
     backoff_ = std::min({2 * backoff_, kMaxBackoff, std::max(kFirstBackoff, settings_.lease / 4)});
   }
@@ -334,11 +334,11 @@ class Client final : public ControlClient {
     welcomed_ = false;
     Miss(reason);
     reason_ = reason;
-    Tell(LinkState::kBroken, reason);
+    Report(LinkState::kBroken, reason);
   }
 
-  void Hear(Conduit::Event& event) {
-    if (event.number == 0) return HearUnnumbered(event);
+  void HandleMessage(ControllerStream::Event& event) {
+    if (event.number == 0) return HandleUnnumbered(event);
     if (!connected()) return;  // It comes after the welcome, or is nonsense.
     bool duplicate = false;
     if (!link_->Acknowledge(event.acknowledged) || !link_->Receive(event.number, duplicate)) {
@@ -348,12 +348,12 @@ class Client final : public ControlClient {
       GiveUpStream();
       return;
     }
-    if (!duplicate) DeliverMessage(std::move(event.parcel));
+    if (!duplicate) DeliverMessage(std::move(event.message));
   }
 
   /// Welcome, Refused and Heartbeat: small, and this thread's to understand.
-  void HearUnnumbered(Conduit::Event& event) {
-    auto message = Decode(event.parcel);
+  void HandleUnnumbered(ControllerStream::Event& event) {
+    auto message = Decode(event.message);
     if (!message.ok()) {
       if (connected() || !ever_) return End(message.status());
       reason_ = message.status();  // The process that has the port meanwhile may be no controller.
@@ -362,7 +362,7 @@ class Client final : public ControlClient {
     if (const auto* welcome = std::get_if<protocol::Welcome>(&*message)) {
       Welcome(*welcome, event);
     } else if (const auto* refused = std::get_if<protocol::Refused>(&*message)) {
-      DeliverMessage(std::move(event.parcel));
+      DeliverMessage(std::move(event.message));
       End(refused->reason);
     } else if (connected() && !link_->Acknowledge(event.acknowledged)) {
       End({Code::kProtocol, StrCat("the controller at ", settings_.controller,
@@ -370,7 +370,7 @@ class Client final : public ControlClient {
     }
   }
 
-  void Welcome(const protocol::Welcome& welcome, Conduit::Event& event) {
+  void Welcome(const protocol::Welcome& welcome, ControllerStream::Event& event) {
     if (connected()) return;
     if (welcome.term < term_) {
       const Status older(Code::kUnavailable,
@@ -378,7 +378,7 @@ class Client final : public ControlClient {
                                 welcome.term.number, ", and this worker has followed a newer one of term ",
                                 term_.number, "; end the older controller"));
       // What was told before was why the newer one is gone; that it found this one is news, once.
-      if (reason_ != older) Tell(LinkState::kBroken, older);
+      if (reason_ != older) Report(LinkState::kBroken, older);
       reason_ = older;
       GiveUpStream();
       return;
@@ -400,9 +400,9 @@ class Client final : public ControlClient {
     backoff_ = kFirstBackoff;
     next_beat_ = Clock::now() + Beat();
     reason_ = Status::Ok();
-    if (!resumed) DeliverMessage(std::move(event.parcel));
-    Tell(LinkState::kConnected, Status::Ok());
-    conduit_->Kick();
+    if (!resumed) DeliverMessage(std::move(event.message));
+    Report(LinkState::kConnected, Status::Ok());
+    stream_->Kick();
   }
 
   /// The controller knows only the Hello. Before the first session nothing can have been meant for another.
@@ -427,8 +427,8 @@ class Client final : public ControlClient {
     lease_ = lease;
   }
 
-  void Tell(LinkState state, const Status& reason) {
-    told_ = true;
+  void Report(LinkState state, const Status& reason) {
+    reported_ = true;
     {
       const std::lock_guard lock(mutex_);
       state_ = state;
@@ -444,7 +444,7 @@ class Client final : public ControlClient {
     if (ended_) return;
     ended_ = true;
     welcomed_ = false;
-    Tell(LinkState::kEnded, reason);
+    Report(LinkState::kEnded, reason);
   }
 
   ClientOptions options_;  ///< hello: under the mutex.
@@ -458,7 +458,7 @@ class Client final : public ControlClient {
   bool ended_ = false;
   bool welcomed_ = false;
   bool ever_ = false;  ///< Has been welcomed.
-  bool told_ = false;
+  bool reported_ = false;
   bool warned_ = false;
   Duration lease_;  ///< The controller's, once known.
   Duration backoff_ = kFirstBackoff;
@@ -475,7 +475,7 @@ class Client final : public ControlClient {
 
   const std::shared_ptr<SessionLink> link_;
   const SharedPacket heartbeat_;
-  const std::unique_ptr<Conduit> conduit_;
+  const std::unique_ptr<ControllerStream> stream_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> leaving_{false};
   std::atomic<bool> leave_queued_{false};
@@ -502,8 +502,8 @@ Result<std::unique_ptr<ControlClient>> ControlClient::Start(ClientOptions option
                                                  "', which has no port; write HOST:PORT"));
   WC_ASSIGN_OR_RETURN(Token token, LoadToken(options.settings));
   WC_RETURN_IF_ERROR(token.ForWorker(MemberOf(options.hello.name)).status());
-  WC_ASSIGN_OR_RETURN(auto conduit, Conduit::Create());
-  auto client = std::make_unique<Client>(std::move(options), std::move(token), std::move(conduit));
+  WC_ASSIGN_OR_RETURN(auto stream, ControllerStream::Create());
+  auto client = std::make_unique<Client>(std::move(options), std::move(token), std::move(stream));
   WC_RETURN_IF_ERROR(client->Begin());
   return std::unique_ptr<ControlClient>(std::move(client));
 }

@@ -42,7 +42,8 @@ struct ClientOptions {
 ///
 /// Otherwise a session begins with each `Welcome`: the controller then knows of this worker only its Hello,
 /// so the worker registers (and publishes) again. After a Welcome that is not the first, messages sent before
-/// it are dropped, and so is all that is sent until the next Register or Suspended, or Steered of order 0.
+/// it are dropped, and so is all that is sent until the next Register or Suspended, or EngineCommandResult of
+/// order 0.
 ///
 /// A client that was welcomed once looks for a controller without limit. Where its token is refused, the
 /// token file is read again. After a lease without a controller no session can go on, so messages are dropped

@@ -135,10 +135,10 @@ class Walk {
     Segment& segment = Add(step, {}, begin);
     Shares shares = SharesOf(segment, engine.empty() ? "" : "engine " + engine);
     shares.TakeStalls();
-    for (const SteerTime& steer : update_.steers) {
-      if (steer.engine != engine || steer.answered == kNever) continue;
+    for (const CommandTime& command : update_.commands) {
+      if (command.engine != engine || command.answered == kNever) continue;
       shares.Take(Cause::kLateEngine, "the control of engine " + engine,
-                  Overlap(segment.begin, segment.begin + segment.seconds, steer.asked, steer.answered));
+                  Overlap(segment.begin, segment.begin + segment.seconds, command.asked, command.answered));
     }
     shares.TakeRest(cause, {});
   }
@@ -148,8 +148,8 @@ class Walk {
     SharesOf(serve, rank.name).TakeRest(Cause::kStopped, rank.name);
     const RankTimeline* last =
         Latest([](const RankTimeline& one) { return one.committed; }, rank.engine, at_);
-    if (last == nullptr) return Add(PathStep::kSettle, {}, 0), void();
-    AddOwn(PathStep::kSettle, rank.engine, last->committed, Cause::kController);
+    if (last == nullptr) return Add(PathStep::kActivate, {}, 0), void();
+    AddOwn(PathStep::kActivate, rank.engine, last->committed, Cause::kController);
     Commit(*last);
   }
 
@@ -163,7 +163,7 @@ class Walk {
     // By policy all engines may have been waited for.
     const RankTimeline* last = Latest(LastReady, {}, at_);
     if (last == nullptr) return;
-    AddOwn(PathStep::kSettle, rank.engine, LastReady(*last), Cause::kController);
+    AddOwn(PathStep::kActivate, rank.engine, LastReady(*last), Cause::kController);
     Receive(*last);
   }
 
@@ -293,7 +293,7 @@ std::string_view NameOf(Cause cause) {
 
 std::string_view NameOf(PathStep step) {
   static constexpr std::array<std::string_view, 9> kNames = {
-      "publish", "open", "grant", "start", "receive", "hand_over", "commit", "settle", "serve"};
+      "publish", "open", "grant", "start", "receive", "hand_over", "commit", "activate", "serve"};
   return kNames[static_cast<size_t>(step)];
 }
 

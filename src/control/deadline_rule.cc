@@ -101,8 +101,8 @@ void DeadlineRule::OnStepTimer(GroupId group) {
   if (engine == nullptr) return;
   const bool waits = engine->step == EngineStep::kGranted || engine->step == EngineStep::kReady;
   if (waits || engine->step >= EngineStep::kDone) return;
-  if (!IsSteered(engine->step)) return TimedOut(*engine);
-  rules_.engines->SteerFailed(group, rules_.steering->TimedOut(*roster_.FindGroup(group)));
+  if (!IsCommanded(engine->step)) return TimedOut(*engine);
+  rules_.engines->CommandFailed(group, rules_.commands->TimedOut(*roster_.FindGroup(group)));
 }
 
 void DeadlineRule::TimedOut(const EngineProgress& engine) {

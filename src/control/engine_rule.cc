@@ -8,7 +8,7 @@
 
 namespace weightcast::control {
 
-using protocol::Move;
+using protocol::Command;
 
 // --- What the others ask --------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ void EngineRule::BeginGrants(GroupId id) {
   const Group& group = *roster_.FindGroup(id);
   Target& target = *state_.Of(id);
   if (group.counts.in_place != 0 && group.controlled) {
-    Steer(target, EngineStep::kPausing, Move::kPause, {});
+    AskControl(target, EngineStep::kPausing, Command::kPause, {});
   } else {
     AskForGrants(target);
   }
@@ -113,7 +113,7 @@ void EngineRule::CommitReady() {
   const bool waiting = state_.counts().Before(EngineStep::kReady) != 0;
   if (waiting && rules_.updates->SwitchesTogether()) return;
   for (Target& target : state_.targets)
-    if (target.step == EngineStep::kReady) Steer(target, EngineStep::kHalting, Move::kPause, {});
+    if (target.step == EngineStep::kReady) AskControl(target, EngineStep::kHalting, Command::kPause, {});
 }
 
 void EngineRule::RanksCame(GroupId group, RankStep step) {
@@ -124,9 +124,10 @@ void EngineRule::RanksCame(GroupId group, RankStep step) {
     case RankStep::kReady:
       return EndPart(target);
     case RankStep::kCommitted:
-      return Steer(target, EngineStep::kSettling, Move::kSettle, rules_.updates->update().version);
+      return AskControl(target, EngineStep::kActivating, Command::kActivate,
+                        rules_.updates->update().version);
     case RankStep::kServing:
-      return Steer(target, EngineStep::kAdmitting, Move::kAdmit, rules_.updates->update().version);
+      return AskControl(target, EngineStep::kResuming, Command::kResume, rules_.updates->update().version);
     default:
       return;
   }
@@ -134,22 +135,22 @@ void EngineRule::RanksCame(GroupId group, RankStep step) {
 
 // --- Engines with an EngineControl ----------------------------------------------------------------------
 
-void EngineRule::Steer(Target& target, EngineStep step, Move move, const Version& version) {
+void EngineRule::AskControl(Target& target, EngineStep step, Command command, const Version& version) {
   SetStep(target, step);
   const Group& group = *roster_.FindGroup(target.group);
-  switch (rules_.steering->Ask(group, move, version)) {
-    case Steering::Answer::kDone:
-      return Steered(target.group);
-    case Steering::Answer::kAwaited:
+  switch (rules_.commands->Ask(group, command, version)) {
+    case Commands::Answer::kDone:
+      return CommandDone(target.group);
+    case Commands::Answer::kAwaited:
       return rules_.deadlines->EndGrants(target.group);
-    case Steering::Answer::kGone:
-      return SteerFailed(target.group,
-                         {Code::kUnavailable, StrCat("the control of engine ", group.name,
-                                                     " is gone; start the engine's front end again")});
+    case Commands::Answer::kGone:
+      return CommandFailed(target.group,
+                           {Code::kUnavailable, StrCat("the control of engine ", group.name,
+                                                       " is gone; start the engine's front end again")});
   }
 }
 
-void EngineRule::Steered(GroupId group) {
+void EngineRule::CommandDone(GroupId group) {
   Target* target = state_.Of(group);
   if (target == nullptr) return;
   switch (target->step) {
@@ -159,10 +160,10 @@ void EngineRule::Steered(GroupId group) {
     case EngineStep::kHalting:
       rules_.ranks->Commit(group);
       return Enter(*target, EngineStep::kCommitting);
-    case EngineStep::kSettling:
+    case EngineStep::kActivating:
       rules_.ranks->Serve(group);
       return Enter(*target, EngineStep::kServing);
-    case EngineStep::kAdmitting:
+    case EngineStep::kResuming:
       return Enter(*target, EngineStep::kDone);
     default:
       return;
@@ -170,11 +171,11 @@ void EngineRule::Steered(GroupId group) {
 }
 
 /// A Serve that has gone out is never taken back.
-void EngineRule::SteerFailed(GroupId group, const Status& reason) {
+void EngineRule::CommandFailed(GroupId group, const Status& reason) {
   Target* target = state_.Of(group);
   if (target == nullptr) return;
-  if (target->step == EngineStep::kAdmitting) return Enter(*target, EngineStep::kDone);
-  if (IsSteered(target->step)) Out(group, reason, nullptr, 0);
+  if (target->step == EngineStep::kResuming) return Enter(*target, EngineStep::kDone);
+  if (IsCommanded(target->step)) Out(group, reason, nullptr, 0);
 }
 
 // --- Out ------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ class EngineRule final : public Engines, private Rule {
   void BeginGrants(GroupId group) override;
   void Advance() override;
   void RanksCame(GroupId group, RankStep step) override;
-  void Steered(GroupId group) override;
-  void SteerFailed(GroupId group, const Status& reason) override;
+  void CommandDone(GroupId group) override;
+  void CommandFailed(GroupId group, const Status& reason) override;
   void Out(GroupId group, const Status& reason, const Worker* who, SessionId fenced_already) override;
   void OutUpTo(EngineStep last, const Status& reason) override;
   void LoseRank(GroupId group, const Status& reason, const Worker* who) override;
@@ -39,7 +39,7 @@ class EngineRule final : public Engines, private Rule {
   void CommitReady();
   void EndPart(Target& target);
   /// `step` lasts until its EngineControl has done it, no time at all in an engine that has none.
-  void Steer(Target& target, EngineStep step, protocol::Move move, const Version& version);
+  void AskControl(Target& target, EngineStep step, protocol::Command command, const Version& version);
   [[nodiscard]] bool IsLate(const Target& target) const;
 
   EnginesState& state_;

@@ -6,9 +6,9 @@
 namespace weightcast::control {
 
 std::string_view NameOf(EngineStep step) {
-  static constexpr std::string_view kNames[] = {"sourceless", "pausing", "granting",   "granted",  "writing",
-                                                "ready",      "halting", "committing", "settling", "serving",
-                                                "admitting",  "done",    "out"};
+  static constexpr std::string_view kNames[] = {
+      "sourceless", "pausing",    "granting", "granted",  "writing", "ready", "halting",
+      "committing", "activating", "serving",  "resuming", "done",    "out"};
   static_assert(std::size(kNames) == static_cast<size_t>(EngineStep::kOut) + 1);
   return kNames[static_cast<size_t>(step)];
 }

@@ -39,11 +39,11 @@ void Executor::Apply(Model& model, const Event& event) {
   Actions actions;
   Step(config_, model.state, event, actions);
   NoteChange();
-  for (Action& action : actions) std::visit([&](auto& what) { Do(model, what); }, action);
+  for (Action& action : actions) std::visit([&](auto& what) { Execute(model, what); }, action);
   model.recorder.Look(model.state, Clock::now());
 }
 
-void Executor::Offend(SessionId id, const Status& reason) {
+void Executor::EndForProtocolError(SessionId id, const Status& reason) {
   if (const Session* session = sessions_.Find(id))
     Apply(*session->model, Gone{id, BrokeProtocol("it", reason)});
 }
@@ -63,7 +63,7 @@ void Executor::BeginTerm(const protocol::Term& term) {
 }
 
 /// The same to each of them that is here.
-void Executor::Tell(Model& model, std::span<const SessionId> to, protocol::ControllerMessage& message) {
+void Executor::SendTo(Model& model, std::span<const SessionId> to, protocol::ControllerMessage& message) {
   std::vector<Session*> here;
   for (const SessionId id : to)
     if (Session* session = sessions_.Find(id)) here.push_back(session);
@@ -77,7 +77,7 @@ void Executor::Tell(Model& model, std::span<const SessionId> to, protocol::Contr
   }
   meter_.Measure(model.name, model.clock, message);
   const TimePoint now = Clock::now();
-  for (const Session* session : here) model.recorder.Told(session->id, message, model.state, now);
+  for (const Session* session : here) model.recorder.Sent(session->id, message, model.state, now);
   const auto packet = MakePacket(message);
   if (!packet.ok()) {
     WC_LOG(kError, "model ", model.name, ": ", packet.status().message());
@@ -86,7 +86,7 @@ void Executor::Tell(Model& model, std::span<const SessionId> to, protocol::Contr
   for (Session* session : here) sessions_.Push(*session, *packet);
 }
 
-void Executor::Do(Model& model, MakePlan& action) {
+void Executor::Execute(Model& model, MakePlan& action) {
   PlanJob job{.job = settings_.job,
               .model = model.name,
               .term = config_.term,
@@ -135,7 +135,7 @@ void Executor::OnPlan(Model& model, PlanOutput output) {
   model.plan = {};  // Handed out, or void.
 }
 
-void Executor::Do(Model& model, HandOut& action) {
+void Executor::Execute(Model& model, HandOut& action) {
   if (model.plan.epoch != action.epoch) return;
   for (const PlanOutput::Handout& handout : model.plan.handouts) {
     if (Session* session = sessions_.Find(handout.session))
@@ -143,14 +143,14 @@ void Executor::Do(Model& model, HandOut& action) {
   }
 }
 
-void Executor::Do(Model& model, SetTimer& action) {
-  Do(model, CancelTimer{action.timer});
+void Executor::Execute(Model& model, SetTimer& action) {
+  Execute(model, CancelTimer{action.timer});
   const TimePoint at = Clock::now() + action.after;
   timers_.insert({at, &model, action.timer});
   timer_times_[{&model, action.timer}] = at;
 }
 
-void Executor::Do(Model& model, const CancelTimer& action) {
+void Executor::Execute(Model& model, const CancelTimer& action) {
   if (const auto timer = timer_times_.extract({&model, action.timer}))
     timers_.erase({timer.mapped(), &model, action.timer});
 }
@@ -159,12 +159,12 @@ void Executor::FireTimers() {
   const TimePoint now = Clock::now();
   while (next_timer() <= now) {
     const auto [at, model, id] = *timers_.begin();
-    Do(*model, CancelTimer{id});
+    Execute(*model, CancelTimer{id});
     Apply(*model, TimerFired{id});
   }
 }
 
-void Executor::Do(Model& model, Note& action) {
+void Executor::Execute(Model& model, Note& action) {
   if (!action.counter.empty()) trace::CounterNamed(action.counter).Add();
   if (action.level >= GetLogLevel()) Log(action.level, StrCat("model ", model.name, ": ", action.text));
 }

@@ -45,7 +45,7 @@ class Executor {
 
   void Apply(Model& model, const Event& event);
   /// Tells the machine that the session is to end, for what its worker did; nothing if it is over.
-  void Offend(SessionId id, const Status& reason);
+  void EndForProtocolError(SessionId id, const Status& reason);
   void FireTimers();
   /// When the next one fires; TimePoint::max(): there is none.
   [[nodiscard]] TimePoint next_timer() const {
@@ -63,16 +63,16 @@ class Executor {
   [[nodiscard]] const Models& models() const { return models_; }
 
  private:
-  void Do(Model& model, Send& action) { Tell(model, {&action.to, 1}, action.message); }
-  void Do(Model& model, SendAll& action) { Tell(model, action.to, action.message); }
-  void Do(Model&, Refuse& action) { sessions_.End(action.session, action.reason); }
-  void Do(Model&, Forget& action) { sessions_.End(action.session, Status::Ok()); }
-  void Do(Model& model, MakePlan& action);
-  void Do(Model& model, HandOut& action);
-  void Do(Model& model, SetTimer& action);
-  void Do(Model& model, const CancelTimer& action);
-  void Do(Model& model, Note& action);
-  void Tell(Model& model, std::span<const SessionId> to, protocol::ControllerMessage& message);
+  void Execute(Model& model, Send& action) { SendTo(model, {&action.to, 1}, action.message); }
+  void Execute(Model& model, SendAll& action) { SendTo(model, action.to, action.message); }
+  void Execute(Model&, Refuse& action) { sessions_.End(action.session, action.reason); }
+  void Execute(Model&, Forget& action) { sessions_.End(action.session, Status::Ok()); }
+  void Execute(Model& model, MakePlan& action);
+  void Execute(Model& model, HandOut& action);
+  void Execute(Model& model, SetTimer& action);
+  void Execute(Model& model, const CancelTimer& action);
+  void Execute(Model& model, Note& action);
+  void SendTo(Model& model, std::span<const SessionId> to, protocol::ControllerMessage& message);
   void OnPlan(Model& model, PlanOutput output);
 
   const Settings settings_;

@@ -93,17 +93,17 @@ Json JsonOf(const Explained& update) {
   Json sources = Json::array();
   Json path = Json::array();
   Json costs = Json::array();
-  Json steers = Json::array();
+  Json commands = Json::array();
   Json stalls = Json::array();
   for (const auto& rank : timeline.ranks) ranks.push_back(JsonOf(rank));
   for (const auto& source : timeline.sources) sources.push_back(JsonOf(source));
   for (const auto& segment : update.path) path.push_back(JsonOf(segment));
   for (const auto& cost : update.costs) costs.push_back(JsonOf(cost));
-  for (const auto& steer : timeline.steers)
-    steers.push_back({{"engine", steer.engine},
-                      {"move", protocol::NameOf(steer.move)},
-                      {"asked", TimeOf(steer.asked)},
-                      {"answered", TimeOf(steer.answered)}});
+  for (const auto& command : timeline.commands)
+    commands.push_back({{"engine", command.engine},
+                        {"command", protocol::NameOf(command.command)},
+                        {"asked", TimeOf(command.asked)},
+                        {"answered", TimeOf(command.answered)}});
   for (const auto& stall : timeline.stalls)
     stalls.push_back({{"begin", stall.begin}, {"seconds", stall.seconds}});
   return {{"model", timeline.model},
@@ -124,7 +124,7 @@ Json JsonOf(const Explained& update) {
           {"costs", costs},
           {"ranks", ranks},
           {"sources", sources},
-          {"steers", steers},
+          {"commands", commands},
           {"stalls", stalls}};
 }
 

@@ -15,7 +15,7 @@ Machine::Machine(const MachineConfig& config, MachineState& state, Actions& acti
       runs_(context_, state.runs),
       planning_(context_, state.plan),
       publications_(context_, state.publications),
-      steering_(context_, state.steering),
+      command_rule_(context_, state.commands),
       opening_(context_, state.opening),
       updates_(context_, state.updates),
       engines_(context_, state.engines),
@@ -26,7 +26,7 @@ Machine::Machine(const MachineConfig& config, MachineState& state, Actions& acti
   context_.runs = &runs_;
   context_.planning = &planning_;
   context_.publications = &publications_;
-  context_.steering = &steering_;
+  context_.commands = &command_rule_;
   context_.opening = &opening_;
   context_.updates = &updates_;
   context_.engines = &engines_;
@@ -46,13 +46,13 @@ void Machine::Advance() {
     opening_.TryOpen();
     updates_.Advance();  // One without targets ends as it opens.
   }
-  steering_.SteerIdle();
+  command_rule_.CommandIdle();
   membership_.ArmJoinTimers();
   publications_.ArmCatchUp();
 }
 
-const Group* Machine::SteeredBy(SessionId session) {
-  const Group* group = roster_.SteeredBy(session);
+const Group* Machine::ControlledBy(SessionId session) {
+  const Group* group = roster_.ControlledBy(session);
   if (group != nullptr) roster_.Touch(group->id);
   return group;
 }
@@ -65,18 +65,18 @@ void Machine::On(const Attached& event) {
 }
 
 void Machine::On(const StreamBroken& event) {
-  if (const Group* group = SteeredBy(event.session)) return SetControlConnected(roster_, group->id, false);
+  if (const Group* group = ControlledBy(event.session)) return SetControlConnected(roster_, group->id, false);
   if (const Worker* worker = roster_.Find(event.session)) membership_.OnBroken(*worker);
 }
 
 void Machine::On(const Resumed& event) {
-  if (const Group* group = SteeredBy(event.session)) return SetControlConnected(roster_, group->id, true);
+  if (const Group* group = ControlledBy(event.session)) return SetControlConnected(roster_, group->id, true);
   if (const Worker* worker = roster_.Find(event.session)) membership_.OnResumed(*worker);
 }
 
 void Machine::On(const Gone& event) {
-  if (const Group* group = SteeredBy(event.session)) {
-    steering_.OnGone(*group, event.reason);
+  if (const Group* group = ControlledBy(event.session)) {
+    command_rule_.OnGone(*group, event.reason);
   } else if (const Worker* worker = roster_.Find(event.session)) {
     membership_.OnGone(*worker, event.reason);
   } else {
@@ -125,9 +125,9 @@ void Machine::On(const PlanFailed& event) {
 
 // --- Messages -------------------------------------------------------------------------------------------
 
-void Machine::On(const Said& event) {
-  if (const Group* group = SteeredBy(event.session)) {
-    steering_.OnMessage(*group, event.message);
+void Machine::On(const MessageReceived& event) {
+  if (const Group* group = ControlledBy(event.session)) {
+    command_rule_.OnMessage(*group, event.message);
   } else if (const Worker* worker = roster_.Find(event.session)) {
     if (!OnMessage(*worker, event.message)) membership_.RefuseMessage(*worker);
   } else {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "control/command_rule.h"
 #include "control/deadline_rule.h"
 #include "control/engine_rule.h"
 #include "control/machine_state.h"
@@ -11,7 +12,6 @@
 #include "control/repair_rule.h"
 #include "control/rules.h"
 #include "control/run_rule.h"
-#include "control/steering_rule.h"
 #include "control/update_rule.h"
 
 namespace weightcast::control {
@@ -26,14 +26,14 @@ class Machine {
   void On(const StreamBroken& event);
   void On(const Resumed& event);
   void On(const Gone& event);
-  void On(const Said& event);
+  void On(const MessageReceived& event);
   void On(const TimerFired& event);
   void On(const PlanMade& event);
   void On(const PlanFailed& event);
 
  private:
   /// The engine whose EngineControl this is; nullptr if it is none.
-  const Group* SteeredBy(SessionId session);
+  const Group* ControlledBy(SessionId session);
   /// False: its role does not send this.
   bool OnMessage(const Worker& worker, const protocol::WorkerMessage& message);
   bool OnTrainerMessage(const Worker& trainer, const protocol::WorkerMessage& message);
@@ -48,7 +48,7 @@ class Machine {
   RunRule runs_;
   PlanRule planning_;
   PublicationRule publications_;
-  SteeringRule steering_;
+  CommandRule command_rule_;
   OpeningRule opening_;
   UpdateRule updates_;
   EngineRule engines_;

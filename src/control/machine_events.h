@@ -50,7 +50,7 @@ struct Gone {
   weightcast::Status reason;
 };
 /// The shards of Register and the contents of LandingMap are empty here: the shell has kept them.
-struct Said {
+struct MessageReceived {
   SessionId session = 0;
   protocol::WorkerMessage message;
 };
@@ -65,7 +65,8 @@ struct PlanFailed {
   weightcast::Status reason;
   std::vector<SessionId> concerned;  ///< Whose fault it is. Empty: the plan as a whole is too large.
 };
-using Event = std::variant<Attached, StreamBroken, Resumed, Gone, Said, TimerFired, PlanMade, PlanFailed>;
+using Event =
+    std::variant<Attached, StreamBroken, Resumed, Gone, MessageReceived, TimerFired, PlanMade, PlanFailed>;
 
 // --- Actions, to be done in order -----------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "control/command_state.h"
 #include "control/deadline_state.h"
 #include "control/engine_state.h"
 #include "control/membership_state.h"
@@ -12,7 +13,6 @@
 #include "control/repair_state.h"
 #include "control/roster.h"
 #include "control/run_state.h"
-#include "control/steering_state.h"
 #include "control/update_state.h"
 #include "weightcast/status.h"
 
@@ -28,7 +28,7 @@ struct MachineState {
   RunState runs;
   PlanState plan;
   PublicationState publications;
-  SteeringState steering;
+  CommandState commands;
   OpeningState opening;
   UpdatesState updates;
   EnginesState engines;

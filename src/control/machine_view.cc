@@ -17,7 +17,7 @@ std::string_view PhaseOf(const MachineState& state) {
     if (least == EngineStep::kSourceless) return "repairing";
     if (least <= EngineStep::kGranted) return "granting";
     if (least == EngineStep::kWriting) return "writing";
-    return least <= EngineStep::kSettling ? "committing" : "serving";
+    return least <= EngineStep::kActivating ? "committing" : "serving";
   }
   const PlanPhase phase = state.plan.phase;
   if (phase == PlanPhase::kPrepared && state.plan.stale) return "planning";
@@ -26,14 +26,14 @@ std::string_view PhaseOf(const MachineState& state) {
   return kPhases[static_cast<size_t>(phase)];
 }
 
-/// "admitted"; "pausing"; "pause failed"; "gone"; empty without an EngineControl.
-std::string ControlText(const Group& group, const SteeringOrder& control) {
+/// "resumed"; "pausing"; "pause failed"; "gone"; empty without an EngineControl.
+std::string ControlText(const Group& group, const LastCommand& control) {
   if (group.control.session == 0) return group.controlled ? "gone" : "";
-  if (control.failed) return StrCat(protocol::NameOf(control.move), " failed");
-  static constexpr std::string_view kDone[] = {"paused", "settled", "admitted", "evicted"};
-  static constexpr std::string_view kDoing[] = {"pausing", "settling", "admitting", "evicting"};
-  const auto move = static_cast<size_t>(control.move);
-  return std::string(control.done ? kDone[move] : kDoing[move]);
+  if (control.failed) return StrCat(protocol::NameOf(control.command), " failed");
+  static constexpr std::string_view kDone[] = {"paused", "activated", "resumed", "drained"};
+  static constexpr std::string_view kDoing[] = {"pausing", "activating", "resuming", "draining"};
+  const auto at = static_cast<size_t>(control.command);
+  return std::string(control.done ? kDone[at] : kDoing[at]);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ protocol::ModelView ViewOf(const MachineState& state) {
                             .state = EngineStateOf(group),
                             .version = group.served,
                             .last_error = group.last_error.message(),
-                            .control = ControlText(group, state.steering.orders.Of(group.id))});
+                            .control = ControlText(group, state.commands.orders.Of(group.id))});
   }
   view.last_error = state.last_error.message();
   return view;

@@ -85,10 +85,10 @@ void MembershipRule::OnAttached(const Attached& event) {
     out_.Add(control::Refuse{event.session, std::move(refusal)});
     return;
   }
-  control ? rules_.steering->Attach(event.session, hello) : Admit(event);
+  control ? rules_.commands->Attach(event.session, hello) : Accept(event);
 }
 
-void MembershipRule::Admit(const Attached& event) {
+void MembershipRule::Accept(const Attached& event) {
   const protocol::Hello& hello = event.hello;
   if (hello.name.role == protocol::Role::kTrainer) rules_.runs->TrainerJoins(hello);
   const Group& group = GroupFor(hello);

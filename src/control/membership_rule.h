@@ -40,7 +40,7 @@ class MembershipRule final : public Membership, private Rule {
  private:
   /// Refuses, or removes the old holder of the place.
   [[nodiscard]] Status TakePlace(const protocol::Hello& hello);
-  void Admit(const Attached& event);
+  void Accept(const Attached& event);
   void AddWorker(SessionId session, const protocol::Hello& hello, const Group& group);
   /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.
   void Lose(SessionId session, const Status& reason, const std::vector<SessionId>& with_it = {});

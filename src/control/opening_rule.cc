@@ -74,7 +74,7 @@ OpeningRule::Part OpeningRule::PartOf(const Group& group, NewUpdate& update) con
                           StrCat("engine ", group.name, " has served version ",
                                  ToString(NewestOf(roster_, group)), " already; publish a higher number")});
   if (!update.fresh && IsGivenUp(group.id, update.version)) return Part::kIgnored;
-  if (Status overdue = rules_.steering->Overdue(group); !overdue.ok())
+  if (Status overdue = rules_.commands->Overdue(group); !overdue.ok())
     return absent(false, std::move(overdue));
   Status fencing = WhyFencing(group);
   if (fencing.ok()) return Part::kTarget;

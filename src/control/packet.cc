@@ -61,12 +61,12 @@ Result<SharedPacket> MakePacket(const protocol::ObserverReply& message) {
   return Cut(message, kFewerEngines);
 }
 
-Result<std::string> Unpack(Parcel parcel) {
-  if (!parcel.pieces) return std::move(parcel.parts.front());
-  return plan::JoinPieces(parcel.parts, protocol::kMaxMessageBytes);
+Result<std::string> Unpack(EncodedMessage message) {
+  if (!message.pieces) return std::move(message.parts.front());
+  return plan::JoinPieces(message.parts, protocol::kMaxMessageBytes);
 }
 
-Result<std::optional<Parcel>> Assembler::Add(PartKind kind, std::string body) {
+Result<std::optional<EncodedMessage>> Assembler::Add(PartKind kind, std::string body) {
   if (kind == PartKind::kWhole && !pieces_.empty())
     return Status(Code::kProtocol, "a message begins inside another; use the same weightcast on all hosts");
   bytes_ += body.size() + sizeof(std::string);
@@ -75,10 +75,10 @@ Result<std::optional<Parcel>> Assembler::Add(PartKind kind, std::string body) {
                   StrCat("the pieces of a message have more than ", protocol::kMaxMessageBytes,
                          " bytes; use the same weightcast on all hosts"));
   pieces_.push_back(std::move(body));
-  if (kind == PartKind::kPiece) return std::optional<Parcel>();
+  if (kind == PartKind::kPiece) return std::optional<EncodedMessage>();
   bytes_ = 0;
-  return std::optional<Parcel>(
-      Parcel{.parts = std::exchange(pieces_, {}), .pieces = kind == PartKind::kLast});
+  return std::optional<EncodedMessage>(
+      EncodedMessage{.parts = std::exchange(pieces_, {}), .pieces = kind == PartKind::kLast});
 }
 
 }  // namespace weightcast::control

@@ -34,19 +34,19 @@ Result<SharedPacket> MakePacket(const protocol::ObserverMessage& message);
 Result<SharedPacket> MakePacket(const protocol::ObserverReply& message);
 
 /// All parts of one message, as they came.
-struct Parcel {
+struct EncodedMessage {
   std::vector<std::string> parts;
   bool pieces = false;
 };
-/// The encoded message of a parcel. Takes time for a large one. Errors: kCorrupt.
-Result<std::string> Unpack(Parcel parcel);
+/// The encoded message. Takes time for a large one. Errors: kCorrupt.
+Result<std::string> Unpack(EncodedMessage message);
 
 /// Collects the parts of one direction of one stream. The bytes may be hostile: what is kept is bounded by
 /// the largest message.
 class Assembler {
  public:
   /// The message once its last part is here. Errors: kProtocol; the stream is then useless.
-  Result<std::optional<Parcel>> Add(PartKind kind, std::string body);
+  Result<std::optional<EncodedMessage>> Add(PartKind kind, std::string body);
 
  private:
   std::vector<std::string> pieces_;

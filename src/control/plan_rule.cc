@@ -12,7 +12,7 @@ namespace weightcast::control {
 namespace {
 
 /// Workers that start together join within this time; a plan waits for it.
-constexpr Duration kSettle = std::chrono::milliseconds(50);
+constexpr Duration kQuiet = std::chrono::milliseconds(50);
 /// Preparations that may fail in a row because of one engine or trainer.
 constexpr uint8_t kMaxFailedPrepares = 3;
 /// Beyond this the time between two tries does not grow.
@@ -104,7 +104,7 @@ void PlanRule::Replan() {
   if (!IsPossible()) return Drop();
   if (state_.delay) return;
   state_.delay = true;
-  out_.Arm(TimerKind::kPlan, 0, std::min(kSettle, config_.lease / 10));
+  out_.Arm(TimerKind::kPlan, 0, std::min(kQuiet, config_.lease / 10));
 }
 
 void PlanRule::OnPlanTimer() {

@@ -156,7 +156,7 @@ std::vector<const Group*> RepairRule::Lacking(const Version& version) const {
     if (group.id == kTrainers || !IsWhole(group) || group.served == version) continue;
     const Opening& opening = *rules_.opening;
     if (opening.IsAtFault(group.id, version) || opening.IsGivenUp(group.id, version)) continue;
-    if (!rules_.steering->Overdue(group).ok() || TakesBack(roster_, group, version)) continue;
+    if (!rules_.commands->Overdue(group).ok() || TakesBack(roster_, group, version)) continue;
     if (!IsFencing(group)) lacking.push_back(&group);
   }
   return lacking;

@@ -52,7 +52,7 @@ std::vector<SessionId> Roster::MembersOf(const Group& group) const {
   return members;
 }
 
-const Group* Roster::SteeredBy(SessionId session) const {
+const Group* Roster::ControlledBy(SessionId session) const {
   const auto at = std::ranges::lower_bound(controls_, session, {}, &ControlOf::session);
   return at != controls_.end() && at->session == session ? FindGroup(at->group) : nullptr;
 }

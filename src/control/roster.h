@@ -29,7 +29,7 @@ class Roster {
   /// Those of a group that are here, by session.
   [[nodiscard]] std::vector<SessionId> MembersOf(const Group& group) const;
   /// The engine whose EngineControl this is; nullptr if it is none.
-  [[nodiscard]] const Group* SteeredBy(SessionId session) const;
+  [[nodiscard]] const Group* ControlledBy(SessionId session) const;
 
   /// Trainers that wait for an answer to what they have published.
   [[nodiscard]] uint32_t waiting() const { return waiting_; }

@@ -106,12 +106,12 @@ class Publications {
 };
 
 /// What EngineControls are asked for.
-class Steering {
+class Commands {
  public:
   enum class Answer : uint8_t { kDone, kAwaited, kGone };
   /// Asks for a move, unless it has been asked for or done. kStep is armed while it is awaited. An engine
   /// that has no EngineControl has done everything.
-  virtual Answer Ask(const Group& group, protocol::Move move, const Version& version) = 0;
+  virtual Answer Ask(const Group& group, protocol::Command command, const Version& version) = 0;
   /// Not ok: an update has waited for it in vain since.
   [[nodiscard]] virtual Status Overdue(const Group& group) const = 0;
   /// An update has waited for it in vain. Returns what it waited for.
@@ -119,7 +119,7 @@ class Steering {
   virtual void Attach(SessionId session, const protocol::Hello& hello) = 0;
 
  protected:
-  ~Steering() = default;
+  ~Commands() = default;
 };
 
 /// What each rule is given: the roster, the actions, and the others.
@@ -132,7 +132,7 @@ struct Context {
   Runs* runs = nullptr;
   Planning* planning = nullptr;
   Publications* publications = nullptr;
-  Steering* steering = nullptr;
+  Commands* commands = nullptr;
   Opening* opening = nullptr;
   Updates* updates = nullptr;
   Engines* engines = nullptr;

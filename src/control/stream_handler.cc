@@ -65,7 +65,7 @@ void StreamHandler::OnClosed(const WorkerStreamPtr& stream, const Status& reason
   if (session == nullptr) return;
   // What the stream was closed for may be an offence, not a break.
   if (reason.code() == Code::kProtocol || reason.code() == Code::kCorrupt)
-    return executor_.Offend(session->id, reason);
+    return executor_.EndForProtocolError(session->id, reason);
   breaks_.Add();
   executor_.Apply(*session->model, StreamBroken{session->id});
 }
@@ -73,7 +73,7 @@ void StreamHandler::OnClosed(const WorkerStreamPtr& stream, const Status& reason
 void StreamHandler::OnMessage(const WorkerStreamPtr& stream, Incoming& incoming) {
   const Carried* carried = sessions_.FindStream(stream);
   if (carried != nullptr && carried->session != nullptr) {
-    Hear(*carried->session, incoming);
+    Handle(*carried->session, incoming);
   } else if (carried != nullptr && !carried->closing &&
              std::holds_alternative<protocol::Hello>(incoming.message)) {
     OnHello(stream, incoming);
@@ -142,17 +142,17 @@ Status StreamHandler::FollowTerm(const protocol::Hello& hello) {
   return Status::Ok();
 }
 
-void StreamHandler::Hear(Session& session, Incoming& incoming) {
+void StreamHandler::Handle(Session& session, Incoming& incoming) {
   session.heard = Clock::now();
   messages_in_.Add();
   if (!session.link->Acknowledge(incoming.acknowledged))
-    return executor_.Offend(
+    return executor_.EndForProtocolError(
         session.id, {Code::kProtocol,
                      "it acknowledged a message that was not sent; use the same weightcast on all hosts"});
   if (std::holds_alternative<protocol::Heartbeat>(incoming.message)) return;
   bool duplicate = false;
   if (!session.link->Receive(incoming.number, duplicate))
-    return executor_.Offend(
+    return executor_.EndForProtocolError(
         session.id, {Code::kProtocol, StrCat("message ", incoming.number,
                                              " came out of order; use the same weightcast on all hosts")});
   if (duplicate) return;
@@ -163,7 +163,7 @@ void StreamHandler::Hear(Session& session, Incoming& incoming) {
     session.asks_offered = true;
     return AnswerAskers(model);
   }
-  model.recorder.Said(session.id, incoming.message, model.state, incoming.arrived);
+  model.recorder.Received(session.id, incoming.message, model.state, incoming.arrived);
   if (std::holds_alternative<protocol::Spans>(incoming.message))
     return executor_.NoteChange();  // The page shows verdicts.
   bool registered = false;
@@ -185,7 +185,7 @@ void StreamHandler::Hear(Session& session, Incoming& incoming) {
     session.connections = std::exchange(prepared->connections, {});
   }
   if (registered) model.offered.reset();
-  executor_.Apply(model, Said{session.id, std::move(incoming.message)});
+  executor_.Apply(model, MessageReceived{session.id, std::move(incoming.message)});
   if (registered) AnswerAskers(model);
 }
 

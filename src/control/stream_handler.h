@@ -19,7 +19,7 @@ class StreamHandler {
   void Resume(Session& session, const WorkerStreamPtr& stream);
   /// Begins the next term if a worker has followed one that is not older. kInvalidArgument: it is too far.
   Status FollowTerm(const protocol::Hello& hello);
-  void Hear(Session& session, Incoming& incoming);
+  void Handle(Session& session, Incoming& incoming);
   void AnswerAskers(Model& model);
 
   Sessions& sessions_;

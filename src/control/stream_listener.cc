@@ -157,7 +157,7 @@ class StreamListener final : public Listener {
          .lease = options_.lease,
          .handlers = {
              .on_open = [this](const auto& stream) { Open(stream); },
-             .on_message = [this](const auto& stream, std::string body) { Hear(stream, std::move(body)); },
+             .on_message = [this](const auto& stream, std::string body) { OnFrame(stream, std::move(body)); },
              .on_room = [this](const auto& stream) { Pump(stream.get()); },
              .on_closed = [this](const auto& stream,
                                  const Status& reason) { Close(stream.get(), reason); }}});
@@ -202,11 +202,11 @@ class StreamListener final : public Listener {
     stream->Close(reason);
   }
 
-  void Hear(const ServerStreamPtr& stream, std::string body) {
+  void OnFrame(const ServerStreamPtr& stream, std::string body) {
     if (const auto at = observers_.find(stream.get()); at != observers_.end()) {
       const Status status = OrOutOfMemory("the controller", "an observer's question",
                                           [&] { return Ask(at->second, stream, std::move(body)); });
-      if (!status.ok()) Offend(stream, status);
+      if (!status.ok()) EndForProtocolError(stream, status);
       return;
     }
     const auto at = workers_.find(stream.get());
@@ -214,7 +214,7 @@ class StreamListener final : public Listener {
     const std::shared_ptr<AcceptedWorker> worker = at->second;
     const Status status = OrOutOfMemory("the controller", "a worker's message",
                                         [&] { return Take(worker, stream, std::move(body)); });
-    if (!status.ok()) Offend(stream, status);
+    if (!status.ok()) EndForProtocolError(stream, status);
   }
 
   /// What an observer asks has no number and is never cut.
@@ -233,22 +233,23 @@ class StreamListener final : public Listener {
   Status Take(const std::shared_ptr<AcceptedWorker>& worker, const ServerStreamPtr& stream,
               std::string body) {
     WC_ASSIGN_OR_RETURN(Opened opened, OpenEnvelope(std::move(body)));
-    WC_ASSIGN_OR_RETURN(auto parcel, worker->assembler.Add(opened.envelope.kind, std::move(opened.part)));
-    if (!parcel) return Status::Ok();
+    WC_ASSIGN_OR_RETURN(auto whole, worker->assembler.Add(opened.envelope.kind, std::move(opened.part)));
+    if (!whole) return Status::Ok();
     stream->Pause();
-    if (!parcel->pieces) return Tell(worker, opened.envelope, std::move(*parcel));
-    auto shared = std::make_shared<Parcel>(std::move(*parcel));
+    if (!whole->pieces) return Dispatch(worker, opened.envelope, std::move(*whole));
+    auto shared = std::make_shared<EncodedMessage>(std::move(*whole));
     unpacker_->Run([this, worker, stream, shared, envelope = opened.envelope] {
       if (stop_) return;
       const Status status = OrOutOfMemory("the controller", "a worker's message",
-                                          [&] { return Tell(worker, envelope, std::move(*shared)); });
-      if (!status.ok()) server_->Post([this, stream, status] { Offend(stream, status); });
+                                          [&] { return Dispatch(worker, envelope, std::move(*shared)); });
+      if (!status.ok()) server_->Post([this, stream, status] { EndForProtocolError(stream, status); });
     });
     return Status::Ok();
   }
 
-  Status Tell(const std::shared_ptr<AcceptedWorker>& worker, const Envelope& envelope, Parcel parcel) const {
-    WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
+  Status Dispatch(const std::shared_ptr<AcceptedWorker>& worker, const Envelope& envelope,
+                  EncodedMessage whole) const {
+    WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(whole)));
     WC_ASSIGN_OR_RETURN(auto message, protocol::DecodeWorkerMessage(encoded));
     options_.handlers.on_message(worker, {.number = envelope.number,
                                           .acknowledged = envelope.acknowledged,
@@ -260,7 +261,7 @@ class StreamListener final : public Listener {
   }
 
   /// Ends a stream that breaks the protocol, and tells its worker why.
-  void Offend(const ServerStreamPtr& stream, const Status& reason) {
+  void EndForProtocolError(const ServerStreamPtr& stream, const Status& reason) {
     stream->Close(reason);
     Close(stream.get(), reason);
   }

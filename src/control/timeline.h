@@ -49,9 +49,9 @@ struct SourceTimeline {
 };
 
 /// An order to an EngineControl.
-struct SteerTime {
+struct CommandTime {
   std::string engine;
-  protocol::Move move{};
+  protocol::Command command{};
   double asked = kNever;
   double answered = kNever;
 };
@@ -73,7 +73,7 @@ struct UpdateTimeline {
   std::string reason = {};  ///< Why not.
   std::vector<RankTimeline> ranks = {};
   std::vector<SourceTimeline> sources = {};
-  std::vector<SteerTime> steers = {};
+  std::vector<CommandTime> commands = {};
   std::vector<StallTime> stalls = {};
 
   [[nodiscard]] uint64_t bytes() const {

@@ -70,13 +70,13 @@ void UpdateRecorder::Started(SessionId source, TimePoint at) {
 
 // --- What is heard --------------------------------------------------------------------------------------
 
-void UpdateRecorder::Said(SessionId from, const protocol::WorkerMessage& message, const MachineState& state,
-                          TimePoint at) {
+void UpdateRecorder::Received(SessionId from, const protocol::WorkerMessage& message,
+                              const MachineState& state, TimePoint at) {
   if (const auto* published = std::get_if<protocol::Published>(&message)) {
     published_[from] = {protocol::ToString(WorkerNameOf(state, from)), published->number, at};
-  } else if (const auto* steered = std::get_if<protocol::Steered>(&message)) {
+  } else if (const auto* result = std::get_if<protocol::EngineCommandResult>(&message)) {
     for (Order& order : orders_)
-      if (order.session == from && order.number == steered->order) order.answered = at;
+      if (order.session == from && order.number == result->order) order.answered = at;
   } else if (const auto* spans = std::get_if<protocol::Spans>(&message)) {
     Take(from, *spans, state);
   } else if (const auto* granted = std::get_if<protocol::Granted>(&message)) {
@@ -99,7 +99,7 @@ void UpdateRecorder::Said(SessionId from, const protocol::WorkerMessage& message
   }
 }
 
-void UpdateRecorder::Told(SessionId to, const protocol::ControllerMessage& message, const MachineState& state,
+void UpdateRecorder::Sent(SessionId to, const protocol::ControllerMessage& message, const MachineState& state,
                           TimePoint at) {
   if (const auto* request = std::get_if<protocol::GrantRequest>(&message)) {
     if (!IsOf(request->update)) OpenUpdate(*request, state, at);
@@ -129,12 +129,12 @@ void UpdateRecorder::Told(SessionId to, const protocol::ControllerMessage& messa
     open_->timeline.done = Since(at);
     open_->timeline.met_policy = done->met_policy;
     open_->timeline.reason = done->reason.message();
-  } else if (const auto* steer = std::get_if<protocol::Steer>(&message)) {
-    const Group* group = state.roster.SteeredBy(to);
+  } else if (const auto* command = std::get_if<protocol::EngineCommand>(&message)) {
+    const Group* group = state.roster.ControlledBy(to);
     if (group == nullptr) return;
     orders_.push_back({.session = to,
-                       .number = steer->order,
-                       .steer = {.engine = group->name, .move = steer->move},
+                       .number = command->order,
+                       .time = {.engine = group->name, .command = command->command},
                        .asked = at,
                        .answered = {}});
     if (orders_.size() > kMostIntervals) orders_.pop_front();
@@ -248,9 +248,9 @@ void UpdateRecorder::Close(TimePoint now) {
   UpdateTimeline& timeline = open_->timeline;
   for (const Order& order : orders_) {
     if (order.asked < open_->began) continue;
-    SteerTime& steer = timeline.steers.emplace_back(order.steer);
-    steer.asked = Since(order.asked);
-    if (order.answered) steer.answered = Since(*order.answered);
+    CommandTime& time = timeline.commands.emplace_back(order.time);
+    time.asked = Since(order.asked);
+    if (order.answered) time.answered = Since(*order.answered);
   }
   for (const Interval& stall : stalls_) {
     if (stall.until > open_->began)

@@ -19,16 +19,17 @@ inline constexpr size_t kMostUpdates = 200;
 /// Spans that are kept of one update.
 inline constexpr size_t kMostSpans = 4096;
 
-/// Listens to what is said between a model's machine and its workers, and makes a timeline of each update. It
+/// Records what is sent between a model's machine and its workers, and makes a timeline of each update. It
 /// changes nothing: the protocol does not know of it. One thread's.
 class UpdateRecorder {
  public:
   explicit UpdateRecorder(std::string model) : model_(std::move(model)) {}
 
-  /// Before the machine hears it. `at`: when it had arrived.
-  void Said(SessionId from, const protocol::WorkerMessage& message, const MachineState& state, TimePoint at);
+  /// Before the machine handles it. `at`: when it had arrived.
+  void Received(SessionId from, const protocol::WorkerMessage& message, const MachineState& state,
+                TimePoint at);
   /// As it is sent.
-  void Told(SessionId to, const protocol::ControllerMessage& message, const MachineState& state,
+  void Sent(SessionId to, const protocol::ControllerMessage& message, const MachineState& state,
             TimePoint at);
   /// After each step of the machine.
   void Look(const MachineState& state, TimePoint now);
@@ -59,7 +60,7 @@ class UpdateRecorder {
   struct Order {
     SessionId session = 0;
     uint64_t number = 0;
-    SteerTime steer;
+    CommandTime time;
     TimePoint asked;
     std::optional<TimePoint> answered;
   };

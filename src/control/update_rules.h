@@ -83,9 +83,9 @@ class Engines {
   /// All ranks of the engine have come to this step.
   virtual void RanksCame(GroupId group, RankStep step) = 0;
   /// What its EngineControl was asked for is done.
-  virtual void Steered(GroupId group) = 0;
+  virtual void CommandDone(GroupId group) = 0;
   /// It is not to be had: the engine is out if it was waited for.
-  virtual void SteerFailed(GroupId group, const Status& reason) = 0;
+  virtual void CommandFailed(GroupId group, const Status& reason) = 0;
   /// `who` is the rank that is to blame, nullptr when that is no rank of this engine.
   virtual void Out(GroupId group, const Status& reason, const Worker* who = nullptr,
                    SessionId fenced_already = 0) = 0;

@@ -30,16 +30,16 @@ enum class EngineStep : uint8_t {
   kReady,
   kHalting,  ///< As kPausing, before a switch from spare buffers.
   kCommitting,
-  kSettling,   ///< All have committed; its EngineControl flushes caches and sets the version.
-  kServing,    ///< Serve has gone out: the update has succeeded here.
-  kAdmitting,  ///< Its EngineControl lets it go on.
+  kActivating,  ///< All have committed; its EngineControl flushes caches and sets the version.
+  kServing,     ///< Serve has gone out: the update has succeeded here.
+  kResuming,    ///< Its EngineControl lets it go on.
   kDone,
   kOut,
 };
 /// Whether its EngineControl has been asked for something.
-[[nodiscard]] constexpr bool IsSteered(EngineStep step) {
-  return step == EngineStep::kPausing || step == EngineStep::kHalting || step == EngineStep::kSettling ||
-         step == EngineStep::kAdmitting;
+[[nodiscard]] constexpr bool IsCommanded(EngineStep step) {
+  return step == EngineStep::kPausing || step == EngineStep::kHalting || step == EngineStep::kActivating ||
+         step == EngineStep::kResuming;
 }
 /// "writing"
 std::string_view NameOf(EngineStep step);

@@ -6,7 +6,7 @@
 #include "base/advice.h"
 #include "base/strings.h"
 #include "control/client.h"
-#include "control/conduit.h"
+#include "control/controller_stream.h"
 #include "control/session_link.h"
 #include "control/token.h"
 #include "protocol/codec.h"
@@ -19,8 +19,9 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 /// What one observer asks and gets.
 class ObserverStream final : public ViewStream {
  public:
-  ObserverStream(std::string address, std::unique_ptr<Conduit> conduit, std::shared_ptr<SessionLink> link)
-      : address_(std::move(address)), conduit_(std::move(conduit)), link_(std::move(link)) {}
+  ObserverStream(std::string address, std::unique_ptr<ControllerStream> stream,
+                 std::shared_ptr<SessionLink> link)
+      : address_(std::move(address)), stream_(std::move(stream)), link_(std::move(link)) {}
 
   Result<protocol::ClusterView> Next(TimePoint deadline) override {
     return NextOf<protocol::ClusterView>(deadline);
@@ -39,7 +40,7 @@ class ObserverStream final : public ViewStream {
     if (!asked_) {
       WC_ASSIGN_OR_RETURN(const SharedPacket packet, MakePacket(question));
       link_->PushUrgent(packet);
-      conduit_->Kick();
+      stream_->Kick();
       asked_ = true;
     }
     WC_ASSIGN_OR_RETURN(T answer, NextOf<T>(deadline));
@@ -51,10 +52,10 @@ class ObserverStream final : public ViewStream {
   template <typename T>
   Result<T> NextOf(TimePoint deadline) {
     while (end_.ok()) {
-      auto event = conduit_->Next(deadline);
+      auto event = stream_->Next(deadline);
       switch (event.kind) {
-        case Conduit::Event::Kind::kMessage: {
-          WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(event.parcel)));
+        case ControllerStream::Event::Kind::kMessage: {
+          WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(event.message)));
           WC_ASSIGN_OR_RETURN(auto message, protocol::DecodeObserverReply(encoded));
           if (auto* wanted = std::get_if<T>(&message)) return std::move(*wanted);
           if (!std::holds_alternative<protocol::ClusterView>(message))
@@ -63,14 +64,14 @@ class ObserverStream final : public ViewStream {
                                  ", which was not asked for; use the same weightcast on all hosts"));
           break;
         }
-        case Conduit::Event::Kind::kClosed:
+        case ControllerStream::Event::Kind::kClosed:
           end_ = event.reason;
           break;
-        case Conduit::Event::Kind::kNone:
+        case ControllerStream::Event::Kind::kNone:
           return Status(Code::kTimedOut, StrCat("no answer from the controller at ", address_,
                                                 " in time; check that it runs and the address"));
-        case Conduit::Event::Kind::kWoken:
-        case Conduit::Event::Kind::kPiece:
+        case ControllerStream::Event::Kind::kWoken:
+        case ControllerStream::Event::Kind::kPiece:
           break;
       }
     }
@@ -78,7 +79,7 @@ class ObserverStream final : public ViewStream {
   }
 
   const std::string address_;
-  const std::unique_ptr<Conduit> conduit_;
+  const std::unique_ptr<ControllerStream> stream_;
   const std::shared_ptr<SessionLink> link_;
   bool asked_ = false;  ///< And not answered yet.
   Status end_;
@@ -89,15 +90,15 @@ class ObserverStream final : public ViewStream {
 Result<std::unique_ptr<ViewStream>> ViewStream::Open(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(const Token token, LoadToken(settings));
   WC_ASSIGN_OR_RETURN(stream::RoleToken role, token.ForObserver());
-  WC_ASSIGN_OR_RETURN(auto conduit, Conduit::Create());
+  WC_ASSIGN_OR_RETURN(auto stream, ControllerStream::Create());
   auto link = std::make_shared<SessionLink>();
-  WC_RETURN_IF_ERROR(conduit->Connect({.address = settings.controller,
-                                       .token = std::move(role),
-                                       .purpose = stream::Purpose::kObserve,
-                                       .lease = settings.lease},
-                                      link));
+  WC_RETURN_IF_ERROR(stream->Connect({.address = settings.controller,
+                                      .token = std::move(role),
+                                      .purpose = stream::Purpose::kObserve,
+                                      .lease = settings.lease},
+                                     link));
   return std::unique_ptr<ViewStream>(
-      std::make_unique<ObserverStream>(settings.controller, std::move(conduit), std::move(link)));
+      std::make_unique<ObserverStream>(settings.controller, std::move(stream), std::move(link)));
 }
 
 Result<protocol::ClusterView> GetView(const Settings& settings, TimePoint deadline) {

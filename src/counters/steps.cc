@@ -66,7 +66,7 @@ std::optional<std::string> Marker::Match(std::string_view line) const {
   return NameFrom(group ? found[1].str() : found[0].str());
 }
 
-std::vector<std::string> Lines::Feed(std::string_view text) {
+std::vector<std::string> Lines::Add(std::string_view text) {
   std::vector<std::string> lines;
   for (const char letter : text) {
     if (letter != '\n' && letter != '\r' && open_.size() < kMostOpen) {

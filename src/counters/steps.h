@@ -29,7 +29,7 @@ class Marker {
 class Lines {
  public:
   /// The lines that `text` completes.
-  std::vector<std::string> Feed(std::string_view text);
+  std::vector<std::string> Add(std::string_view text);
   /// What came behind the last end of a line.
   std::string Rest();
 

@@ -180,7 +180,7 @@ Status Paths::OnChosen(std::string_view payload) {
   return Status::Ok();
 }
 
-void Paths::Tell(const Path& path, bool ready) {
+void Paths::Report(const Path& path, bool ready) {
   if (role_ != Role::kResponder) return;
   const auto index = static_cast<uint8_t>(&path - paths_.data());
   hooks_.send({MessageType::kPath, EncodePath({index, ready, path.reason})});
@@ -199,7 +199,7 @@ void Paths::OnReady(LinkId link, uint32_t lanes) {
   if (path == nullptr || path->here != Path::State::kOpening) return;
   path->here = Path::State::kReady;
   path->lanes = lanes;
-  Tell(*path, /*ready=*/true);
+  Report(*path, /*ready=*/true);
   Evaluate();
 }
 
@@ -213,7 +213,7 @@ void Paths::OnDown(LinkId link, const Status& reason) {
   } else {
     SetDown(*path, WithSameRelease(reason).message());
   }
-  Tell(*path, /*ready=*/false);
+  Report(*path, /*ready=*/false);
   Evaluate();
 }
 

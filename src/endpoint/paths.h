@@ -86,7 +86,7 @@ class Paths {
   Result<std::string> OpenLink(Path& path, std::string_view offer, TimePoint deadline);
   PathOffer Answer(Path& path, const PathOffer& offer, TimePoint deadline);
   void SetDown(Path& path, std::string reason);
-  void Tell(const Path& path, bool ready);
+  void Report(const Path& path, bool ready);
   void Evaluate();
   void Choose(size_t index);
   void WarnOfFallback() const;

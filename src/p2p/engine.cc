@@ -114,7 +114,7 @@ Result<uint64_t> Engine::OpenChannel(const Connection& connection, bool by_index
   ChannelPtr channel = peers_.AddChannel(peer, wire, {});
   Open open{.channel = wire, .gpu = options_.gpu};
   open.gpu.by_index = by_index;
-  s_.Tell(*peer, open);
+  s_.Send(*peer, open);
   return channel->id;
 }
 
@@ -175,7 +175,7 @@ Status Engine::CloseChannel(uint64_t id) {
   const ChannelPtr channel = found->second;
   if (channel->status.ok()) {
     peers_.TakeOff(*channel);
-    s_.Tell(*channel->peer, Close{.channel = channel->wire});
+    s_.Send(*channel->peer, Close{.channel = channel->wire});
     peers_.EndChannel(*channel, {Code::kCancelled,
                                  StrCat("this process removed connection ", id, "; connect again to go on")});
   }

@@ -24,7 +24,7 @@ Result<MemoryPtr> Memories::New(std::span<std::byte> bytes, bool temporary) {
 
 void Memories::Drop(const Memory& memory) {
   for (const auto& [incarnation, peer] : s_.peers)
-    if (peer->told.erase(memory.id) != 0) s_.Tell(*peer, Forget{.memory = memory.id});
+    if (peer->told.erase(memory.id) != 0) s_.Send(*peer, Forget{.memory = memory.id});
   s_.memories.erase(memory.id);
 }
 
@@ -70,7 +70,7 @@ Status Memories::StillRegistered(const Operation& operation) const {
 
 void Memories::TellOf(Peer& peer, const Memory& memory) {
   if (!peer.told.insert(memory.id).second) return;
-  s_.Tell(peer, Describe{.memory = memory.id, .reason = {}, .descriptor = memory.region->Descriptor()});
+  s_.Send(peer, Describe{.memory = memory.id, .reason = {}, .descriptor = memory.region->Descriptor()});
 }
 
 }  // namespace weightcast::p2p

@@ -176,7 +176,7 @@ void Operations::MeetOffer(const OperationPtr& send) {
 
 void Operations::FailSend(Operation& send, const Status& reason) {
   if (send.ended) return;
-  s_.Tell(*send.channel->peer,
+  s_.Send(*send.channel->peer,
           Abandon{.channel = send.channel->wire, .number = send.number, .reason = reason});
   Finish(send, reason);
 }
@@ -195,7 +195,7 @@ Result<bool> Operations::AllDescribed(const Operation& operation, Peer& peer) {
     }
     if (import.region) continue;
     described = false;
-    if (!std::exchange(import.asked, true)) s_.Tell(peer, Want{.memory = slice.memory});
+    if (!std::exchange(import.asked, true)) s_.Send(peer, Want{.memory = slice.memory});
   }
   return described;
 }
@@ -236,14 +236,14 @@ void Operations::OnTransferEnd(Operation& operation, Status outcome) {
   const Channel& channel = *operation.channel;
   if (!Sends(operation) || !channel.status.ok()) return Finish(operation, outcome);
   if (outcome.ok()) {
-    s_.Tell(*channel.peer, Finished{.channel = channel.wire, .number = operation.number});
+    s_.Send(*channel.peer, Finished{.channel = channel.wire, .number = operation.number});
     Finish(operation, outcome);
   } else if (outcome.code() == Code::kFenced && !operation.reason.ok()) {
     Finish(operation, operation.reason);  // The receiver has said why.
   } else if (outcome.code() == Code::kFenced) {
     // The receiver took its leave back: it has every byte, or has said why. Either comes as its answer.
     if (!std::exchange(operation.asked, true))
-      s_.Tell(*channel.peer, Abandon{.channel = channel.wire, .number = operation.number, .reason = outcome});
+      s_.Send(*channel.peer, Abandon{.channel = channel.wire, .number = operation.number, .reason = outcome});
   } else {
     FailSend(operation, outcome);
   }
@@ -304,14 +304,14 @@ void Operations::OfferMemory(const Operation& receive) {
     if (part.length == 0) continue;
     if (offer.slices.size() == Offer::kMaxSlices) {
       offer.more = true;
-      s_.Tell(peer, offer);
+      s_.Send(peer, offer);
       offer.more = false;
       offer.slices.clear();
     }
     memories_.TellOf(peer, *part.memory);
     offer.slices.push_back({.memory = part.memory->id, .offset = part.offset, .length = part.length});
   }
-  s_.Tell(peer, offer);
+  s_.Send(peer, offer);
 }
 
 /// Well or badly: first takes back what the peer may write to, also once it has written all: a chunk that was
@@ -350,7 +350,7 @@ void Operations::Finish(Operation& operation, const Status& outcome) {
 void Operations::TellWithdrawn(const Operation& receive, const Status& reason) {
   const Channel& channel = *receive.channel;
   if (!channel.status.ok()) return;
-  s_.Tell(*channel.peer, Withdraw{.channel = channel.wire, .number = receive.number, .reason = reason});
+  s_.Send(*channel.peer, Withdraw{.channel = channel.wire, .number = receive.number, .reason = reason});
 }
 
 /// To a sender who has asked.
@@ -358,7 +358,7 @@ void Operations::TellEnd(const Operation& receive) {
   const Channel& channel = *receive.channel;
   if (!receive.outcome.ok()) return TellWithdrawn(receive, receive.outcome);
   if (channel.status.ok())
-    s_.Tell(*channel.peer, Received{.channel = channel.wire, .number = receive.number});
+    s_.Send(*channel.peer, Received{.channel = channel.wire, .number = receive.number});
 }
 
 void Operations::Cancel(const OperationPtr& operation, const Status& reason) {

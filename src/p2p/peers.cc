@@ -141,7 +141,7 @@ void Peers::OnNotice(Connection connection) {
     const auto notice = connection.TakeNotice(TimePoint::min());
     if (!notice.ok()) return;
     auto message = Decode(*notice);
-    if (!message.ok()) return Accuse(peer, message.status().message());
+    if (!message.ok()) return EndForProtocolError(peer, message.status().message());
     std::visit([&](auto& said) { Heard(peer, std::move(said)); }, *message);
   }
 }
@@ -161,7 +161,7 @@ ChannelPtr Peers::Named(const PeerPtr& peer, uint64_t wire) {
   return found == peer->channels.end() ? nullptr : found->second;
 }
 
-void Peers::Accuse(const PeerPtr& peer, const std::string& what) {
+void Peers::EndForProtocolError(const PeerPtr& peer, const std::string& what) {
   const Status reason(Code::kProtocol, StrCat(NameOf(*peer), " ", what, kSameRelease));
   WC_LOG(kError, "p2p: ", reason.message());
   Lose(peer, reason);
@@ -171,8 +171,8 @@ void Peers::Heard(const PeerPtr& peer, const Open& open) {
   const bool theirs =
       (open.channel & 1) == (peer->lower ? 1U : 0U) && open.channel > 1 && open.channel < kSharedChannel;
   if (!theirs || peer->channels.contains(open.channel))
-    return Accuse(peer, "opened a channel with a number of the other side");
-  if (peer->channels.size() >= kMaxChannels) return Accuse(peer, "opened too many channels");
+    return EndForProtocolError(peer, "opened a channel with a number of the other side");
+  if (peer->channels.size() >= kMaxChannels) return EndForProtocolError(peer, "opened too many channels");
   s_.to_accept.push_back(AddChannel(peer, open.channel, open.gpu));
   s_.changed.notify_all();
 }
@@ -191,7 +191,7 @@ void Peers::Heard(const PeerPtr& peer, const Close& close) {
 }
 
 void Peers::Heard(const PeerPtr& peer, const Describe& describe) {
-  if (peer->imports.size() >= kMaxImports) return Accuse(peer, "described too many memories");
+  if (peer->imports.size() >= kMaxImports) return EndForProtocolError(peer, "described too many memories");
   Peer::Import& import = peer->imports[describe.memory];
   if (import.region) return;  // Described already.
   import.asked = false;
@@ -210,7 +210,7 @@ void Peers::Heard(const PeerPtr& peer, const Want& want) {
     peer->told.erase(want.memory);  // It could not use what it was told before.
     return memories_.TellOf(*peer, *found->second);
   }
-  s_.Tell(*peer, Describe{.memory = want.memory,
+  s_.Send(*peer, Describe{.memory = want.memory,
                           .reason = {Code::kInvalidArgument,
                                      StrCat("the peer's memory ", want.memory,
                                             " is not registered any more; get its description again")},
@@ -227,20 +227,21 @@ void Peers::Heard(const PeerPtr& peer, const Forget& forget) {
 void Peers::Heard(const PeerPtr& peer, Offer offer) {
   const ChannelPtr channel = Named(peer, offer.channel);
   if (channel == nullptr) return;
-  if (offer.grant.id == 0) return Accuse(peer, "offered memory without a grant");
+  if (offer.grant.id == 0) return EndForProtocolError(peer, "offered memory without a grant");
   const auto send = channel->sending.find(offer.number);
   const bool awaited = send != channel->sending.end();
-  if (awaited && send->second->grant.id != 0) return Accuse(peer, "offered one receive twice");
+  if (awaited && send->second->grant.id != 0) return EndForProtocolError(peer, "offered one receive twice");
   if (!awaited && offer.number <= channel->sends) return;  // That send has ended.
   peer->offered += offer.slices.size();
-  if (peer->offered > kMaxSlices) return Accuse(peer, "offered too many pieces");
+  if (peer->offered > kMaxSlices) return EndForProtocolError(peer, "offered too many pieces");
   auto entry = channel->offers.find(offer.number);
   if (entry == channel->offers.end()) {
-    if (channel->offers.size() >= kMaxOffers) return Accuse(peer, "offered too many receives");
+    if (channel->offers.size() >= kMaxOffers) return EndForProtocolError(peer, "offered too many receives");
     entry = channel->offers.try_emplace(offer.number, Channel::Offered{std::move(offer), {}}).first;
   } else {
     Offer& before = entry->second.offer;
-    if (!before.more || !entry->second.reason.ok()) return Accuse(peer, "offered one receive twice");
+    if (!before.more || !entry->second.reason.ok())
+      return EndForProtocolError(peer, "offered one receive twice");
     before.slices.insert(before.slices.end(), offer.slices.begin(), offer.slices.end());
     before.more = offer.more;
   }
@@ -257,7 +258,7 @@ void Peers::Heard(const PeerPtr& peer, const Withdraw& withdraw) {
     return operations_.EndUnfinished(*OperationPtr(found->second), reason);
   }
   if (withdraw.number <= channel->sends) return;  // It has ended here as well.
-  if (channel->offers.size() >= kMaxOffers) return Accuse(peer, "offered too many receives");
+  if (channel->offers.size() >= kMaxOffers) return EndForProtocolError(peer, "offered too many receives");
   Channel::Offered& offered = channel->offers[withdraw.number];
   peer->offered -= offered.offer.slices.size();
   offered = {{}, reason};
@@ -277,9 +278,9 @@ void Peers::Heard(const PeerPtr& peer, const Abandon& abandon) {
     }
   } else if (abandon.number <= channel->receives) {
     // It has ended here: well, or the peer was told before.
-    s_.Tell(*peer, Received{.channel = abandon.channel, .number = abandon.number});
+    s_.Send(*peer, Received{.channel = abandon.channel, .number = abandon.number});
   } else {
-    if (channel->abandoned.size() >= kMaxOffers) return Accuse(peer, "abandoned too many sends");
+    if (channel->abandoned.size() >= kMaxOffers) return EndForProtocolError(peer, "abandoned too many sends");
     channel->abandoned[abandon.number] = reason;
   }
 }

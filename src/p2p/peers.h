@@ -47,7 +47,7 @@ class Peers {
   void Heard(const PeerPtr& peer, const Received& received);
   [[nodiscard]] bool IsOutdated(const Connection& connection) const;
   ChannelPtr Named(const PeerPtr& peer, uint64_t wire);
-  void Accuse(const PeerPtr& peer, const std::string& what);
+  void EndForProtocolError(const PeerPtr& peer, const std::string& what);
 
   State& s_;
   Memories& memories_;

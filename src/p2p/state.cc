@@ -8,7 +8,7 @@ std::string NameOf(const Peer& peer) {
   return StrCat("the p2p endpoint of rank ", peer.connection.peer().rank, " at ", peer.connection.address());
 }
 
-void State::Tell(const Peer& peer, const Message& message) {
+void State::Send(const Peer& peer, const Message& message) {
   if (outbox.Post(peer.connection, Encode(message))) return;
   Connection(peer.connection).Close();  // It reads nothing and yet wants more: its end is told soon.
 }

@@ -153,7 +153,7 @@ struct State {
       : job(settings.job), lease(settings.lease), stream_of(std::move(streams)), user_memory(settings) {}
 
   /// A message goes out as soon as the peer has room for it.
-  void Tell(const Peer& peer, const Message& message);
+  void Send(const Peer& peer, const Message& message);
   /// By the script's number; not ok: there is none, or why it is closed.
   [[nodiscard]] Result<ChannelPtr> Usable(uint64_t channel) const;
 

@@ -206,23 +206,23 @@ constexpr auto Fields(Is<Done> auto& m, auto&& visit) {
 }
 
 /// What an EngineControl is asked to do with its engine.
-enum class Move : uint8_t {
-  kPause,   ///< Generate nothing: the tensors are about to change.
-  kSettle,  ///< Every rank has switched to `version`: flush what was computed with the old weights, say the
-            ///< new version.
-  kAdmit,   ///< Every rank serves `version`: go on, and let requests come.
-  kEvict,   ///< There is no whole version to serve: let no requests come.
+enum class Command : uint8_t {
+  kPause,     ///< Generate nothing: the tensors are about to change.
+  kActivate,  ///< Every rank has switched to `version`: flush what was computed with the old weights, say the
+              ///< new version.
+  kResume,    ///< Every rank serves `version`: go on, and let requests come.
+  kDrain,     ///< There is no whole version to serve: let no requests come.
 };
 
-/// EngineControl: answered by Steered. A later order replaces one that is not done yet.
-struct Steer {
+/// EngineControl: answered by EngineCommandResult. A later order replaces one that is not done yet.
+struct EngineCommand {
   uint64_t order = 0;  ///< Rises within a session.
-  Move move = Move::kEvict;
+  Command command = Command::kDrain;
   Version version;
-  Status reason = {};  ///< Of kEvict.
+  Status reason = {};  ///< Of kDrain.
 };
-constexpr auto Fields(Is<Steer> auto& m, auto&& visit) {
-  return visit(F("order", m.order), F("move", m.move), F("version", m.version), F("reason", m.reason));
+constexpr auto Fields(Is<EngineCommand> auto& m, auto&& visit) {
+  return visit(F("order", m.order), F("command", m.command), F("version", m.version), F("reason", m.reason));
 }
 
 /// Inference: the engine has an EngineControl and takes part in updates only with it.
@@ -245,8 +245,8 @@ constexpr auto Fields(Is<Lost> auto& m, auto&& visit) {
   return visit(F("name", m.name), F("reason", m.reason));
 }
 
-constexpr Move LastOf(Move) { return Move::kEvict; }
-std::string_view NameOf(Move move);  ///< "pause"
+constexpr Command LastOf(Command) { return Command::kDrain; }
+std::string_view NameOf(Command command);  ///< "pause"
 
 std::string FaultOf(const Refused& refused);
 

@@ -69,9 +69,9 @@ std::string ToString(const UpdateId& update) {
                 update.epoch, ")");
 }
 
-std::string_view NameOf(Move move) {
-  static constexpr std::array<std::string_view, 4> kNames = {"pause", "settle", "admit", "evict"};
-  return kNames[static_cast<size_t>(move)];
+std::string_view NameOf(Command command) {
+  static constexpr std::array<std::string_view, 4> kNames = {"pause", "activate", "resume", "drain"};
+  return kNames[static_cast<size_t>(command)];
 }
 
 std::string_view NameOf(SpanKind kind) {

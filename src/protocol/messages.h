@@ -12,12 +12,12 @@
 namespace weightcast::protocol {
 
 using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready,
-                                   Committed, Serving, Aborted, Failed, Suspended, Steered, Cancel, Heartbeat,
-                                   Leave, AskOffered, SentDigests, Spans>;
+                                   Committed, Serving, Aborted, Failed, Suspended, EngineCommandResult,
+                                   Cancel, Heartbeat, Leave, AskOffered, SentDigests, Spans>;
 
 using ControllerMessage =
     std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start, Commit, Serve, Stop,
-                 Abort, Release, Done, Lost, Steer, Controlled, Heartbeat, Offered, SourceDigests>;
+                 Abort, Release, Done, Lost, EngineCommand, Controlled, Heartbeat, Offered, SourceDigests>;
 
 /// "Hello", "GrantRequest", ...
 inline std::string_view NameOf(const WorkerMessage& message) {

@@ -33,7 +33,7 @@ struct EngineView {
   EngineState state = EngineState::kJoining;
   Version version;
   std::string last_error;
-  std::string control = {};  ///< How its EngineControl stands: "admitted", "pausing" ...; empty: it has none.
+  std::string control = {};  ///< How its EngineControl stands: "resumed", "pausing" ...; empty: it has none.
 };
 constexpr auto Fields(Is<EngineView> auto& m, auto&& visit) {
   return visit(F("name", m.name, Name{}), F("incarnation", m.incarnation, Fixed{}), F("ranks", m.ranks),

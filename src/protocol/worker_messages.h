@@ -258,12 +258,12 @@ constexpr auto Fields(Is<Spans> auto& m, auto&& visit) {
 /// Register.
 struct Suspended {};
 
-/// EngineControl: what Steer asked for is done, or why not.
-struct Steered {
+/// EngineControl: what an EngineCommand asked for is done, or why not.
+struct EngineCommandResult {
   uint64_t order = 0;  ///< 0: of none; said once in each session, which begins with it.
   Status status;
 };
-constexpr auto Fields(Is<Steered> auto& m, auto&& visit) {
+constexpr auto Fields(Is<EngineCommandResult> auto& m, auto&& visit) {
   return visit(F("order", m.order), F("status", m.status));
 }
 

@@ -27,7 +27,7 @@ CallWaiter::Lock CallWaiter::Close() {
 AnswerCall CallWaiter::Call(const InferenceEvent& event, TimePoint deadline) {
   const auto lock = Enter();
   if (!lock.ok()) return {.status = lock.status(), .version = {}};
-  AnswerCall answer = Run([&] { loop_.Feed(event); }, deadline);
+  AnswerCall answer = Run([&] { loop_.Dispatch(event); }, deadline);
   if (!answer.status.ok()) answer.status = WithLostDevice(std::move(answer.status));
   return answer;
 }
@@ -58,20 +58,20 @@ AnswerCall CallWaiter::Run(const std::function<void()>& task, TimePoint deadline
       return answer || to_switch;
     });
     if (to_switch) {
-      session_.loop().Post([this, run = Switch(*to_switch)] { loop_.Feed(run); });
+      session_.loop().Post([this, run = Switch(*to_switch)] { loop_.Dispatch(run); });
     } else if (answer) {
       return *answer;
     } else if (woken == Woken::kAway) {
       limits.start = Clock::now();
       if (const Status away = limits.patience.absence->Told(); !away.ok())
-        session_.loop().Post([this, away] { loop_.Feed(CallExpired{.away = away}); });
+        session_.loop().Post([this, away] { loop_.Dispatch(CallExpired{.away = away}); });
     } else {
       // The machine decides whether the call may end now; it is asked again while it may not.
       if (woken == Woken::kInterrupted) {
         interrupted = true;
         limits.interrupted = {};  // Once is enough: the answer may have to wait until nobody can write.
       }
-      session_.loop().Post([this, interrupted] { loop_.Feed(CallExpired{interrupted}); });
+      session_.loop().Post([this, interrupted] { loop_.Dispatch(CallExpired{interrupted}); });
       limits.deadline = Clock::now() + again;
     }
   }

@@ -79,7 +79,7 @@ class EngineControlWorker : public EngineControl {
   void Answer(const Order& order, const Status& status) override {
     told_.Change([&](Told& told) {
       if (told.client == nullptr || order.session != told.session) return;
-      told.client->Send(protocol::Steered{.order = order.number, .status = status});
+      told.client->Send(protocol::EngineCommandResult{.order = order.number, .status = status});
     });
   }
 
@@ -109,12 +109,12 @@ class EngineControlWorker : public EngineControl {
       if (std::holds_alternative<protocol::Welcome>(message)) {
         ++told.session;
         told.order.reset();
-        told.client->Send(protocol::Steered{});
-      } else if (const auto* steer = std::get_if<protocol::Steer>(&message)) {
-        told.order = Order{.number = steer->order,
-                           .move = static_cast<Move>(steer->move),
-                           .version = steer->version,
-                           .reason = steer->reason.message(),
+        told.client->Send(protocol::EngineCommandResult{});
+      } else if (const auto* command = std::get_if<protocol::EngineCommand>(&message)) {
+        told.order = Order{.number = command->order,
+                           .command = static_cast<Command>(command->command),
+                           .version = command->version,
+                           .reason = command->reason.message(),
                            .session = told.session};
       }
     });

@@ -115,7 +115,7 @@ class InferenceWorker final : public Inference {
   Status Suspend(TimePoint deadline) override {
     WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
     Reclaim("sleeps");
-    WC_RETURN_IF_ERROR(calls_->Run([this] { loop_->Feed(SuspendCalled{}); }, deadline).status);
+    WC_RETURN_IF_ERROR(calls_->Run([this] { loop_->Dispatch(SuspendCalled{}); }, deadline).status);
     session_->loop().RunAndWait([this] {
       auto& [options, memory] = loop_->registered();
       if (memory == nullptr) return;
@@ -270,7 +270,7 @@ class InferenceWorker final : public Inference {
     session_->loop().RunAndWait([&] {
       const Status reason(Code::kCancelled,
                           StrCat(session_->text(), " ", why, "; the controller looks for another source"));
-      loop_->peer_source().Feed(MemoryReclaimed{.reason = reason, .leaves = true});
+      loop_->peer_source().Dispatch(MemoryReclaimed{.reason = reason, .leaves = true});
     });
     loop_->output().Wait({.deadline = deadline}, [](const InferenceOutput& output) { return !output.lent; });
   }
@@ -298,11 +298,11 @@ class InferenceWorker final : public Inference {
                                                         : false);
       std::swap(registered.memory, memory);
       std::swap(registered.options, options);
-      loop_->Feed(RegisterCalled{.landing = mode,
-                                 .same_memory = same,
-                                 .shares = registered.options.shares,
-                                 .runs_switch = runs_switch,
-                                 .parts = registered.memory->parts()});
+      loop_->Dispatch(RegisterCalled{.landing = mode,
+                                     .same_memory = same,
+                                     .shares = registered.options.shares,
+                                     .runs_switch = runs_switch,
+                                     .parts = registered.memory->parts()});
       const bool taken = loop_->output().Change([&](InferenceOutput& output) {
         if (!output.answer->status.ok()) return false;
         output.memory = registered.memory;

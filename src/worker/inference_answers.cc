@@ -10,7 +10,7 @@ namespace weightcast::worker {
 
 void CallAnswers::Answer(Status status, Version version, uint32_t part) {
   s_.call = UserCall::kNone;
-  t_.Do(AnswerCall{.status = std::move(status), .version = std::move(version), .part = part});
+  t_.Add(AnswerCall{.status = std::move(status), .version = std::move(version), .part = part});
 }
 
 void CallAnswers::AnswerError(Status status) {

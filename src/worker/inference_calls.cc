@@ -44,7 +44,7 @@ void InferenceCalls::operator()(const RegisterCalled& registered) {
   }
   // A spare buffer is a new one.
   s_.landed = s_.landing == Landing::kInPlace ? s_.served : Version{};
-  t_.Do(SendRegistration{});
+  t_.Add(SendRegistration{});
   answers_.Answer(Status::Ok());
 }
 

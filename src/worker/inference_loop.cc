@@ -11,14 +11,15 @@ namespace weightcast::worker {
 InferenceLoop::InferenceLoop(Session& session, Background& background, std::string model)
     : session_(session),
       model_(std::move(model)),
-      receiver_(session, background, state_, [this](InferenceEvent event) { Feed(std::move(event)); }),
+      receiver_(session, background, state_, [this](InferenceEvent event) { Dispatch(std::move(event)); }),
       writers_(session, background, state_, registered_.memory,
-               {.feed = [this](InferenceEvent event) { Feed(std::move(event)); },
+               {.feed = [this](InferenceEvent event) { Dispatch(std::move(event)); },
                 .replace = [this](auto spare) { return ReplaceSpare(std::move(spare)); }}),
-      peer_source_(session, background,
-                   {.send = [this](auto message) { session_.client().Send(std::move(message)); },
-                    .held = [this] { return VersionToLend(state_); },
-                    .on_lent = [this](bool lent) { lent ? Feed(MemoryLent{}) : Feed(MemoryFree{}); }}),
+      peer_source_(
+          session, background,
+          {.send = [this](auto message) { session_.client().Send(std::move(message)); },
+           .held = [this] { return VersionToLend(state_); },
+           .on_lent = [this](bool lent) { lent ? Dispatch(MemoryLent{}) : Dispatch(MemoryFree{}); }}),
       stalls_(session.loop()) {
   state_.self = session.name();
   state_.compares = session.settings().compare != 0;
@@ -31,7 +32,7 @@ void InferenceLoop::OnMessage(protocol::ControllerMessage message) {
   const auto take = [this](auto&& value) {
     using T = std::decay_t<decltype(value)>;
     // Before the rank's own machine: what a new session makes void is given no more.
-    if constexpr (std::is_constructible_v<PeerSourceEvent, T>) peer_source_.Feed(value);
+    if constexpr (std::is_constructible_v<PeerSourceEvent, T>) peer_source_.Dispatch(value);
     if constexpr (std::is_same_v<T, protocol::Offered>) {
       asking_ = false;
       output_.Change([&](auto& output) { output.offered = std::move(value.tensors); });
@@ -48,7 +49,7 @@ void InferenceLoop::OnMessage(protocol::ControllerMessage message) {
     } else if constexpr (std::is_constructible_v<InferenceEvent, T>) {
       if constexpr (std::is_same_v<T, protocol::Lost> || std::is_same_v<T, protocol::Abort>)
         value.reason = AsOutcome(std::move(value.reason));
-      Feed(std::forward<decltype(value)>(value));
+      Dispatch(std::forward<decltype(value)>(value));
       if constexpr (std::is_same_v<T, protocol::Welcome>)
         if (asking_) AskOffered();
     }
@@ -58,11 +59,11 @@ void InferenceLoop::OnMessage(protocol::ControllerMessage message) {
 }
 
 void InferenceLoop::OnEnded(const Status& status) {
-  peer_source_.Feed(SessionEnded{});
-  Feed(SessionEnded{status});
+  peer_source_.Dispatch(SessionEnded{});
+  Dispatch(SessionEnded{status});
   output_.Change([&](auto& output) { output.ended = status; });
   // A call that must not end while a stopped process may write ends all the same, with that news.
-  session_.loop().After(2 * session_.settings().lease, [this] { Feed(CallExpired{}); });
+  session_.loop().After(2 * session_.settings().lease, [this] { Dispatch(CallExpired{}); });
 }
 
 void InferenceLoop::AskOffered() {
@@ -73,7 +74,7 @@ void InferenceLoop::AskOffered() {
 /// Of the one before a stopped writer holds the memory.
 std::shared_ptr<LandingMemory> InferenceLoop::ReplaceSpare(std::shared_ptr<LandingMemory> spare) {
   // What was prepared to be given lies in the old buffer.
-  peer_source_.Feed(MemoryReclaimed{.reason = {}, .leaves = true});
+  peer_source_.Dispatch(MemoryReclaimed{.reason = {}, .leaves = true});
   std::swap(registered_.memory, spare);
   receiver_.Drop();
   output_.Change([&](auto& output) { output.memory = registered_.memory; });
@@ -82,7 +83,7 @@ std::shared_ptr<LandingMemory> InferenceLoop::ReplaceSpare(std::shared_ptr<Landi
 
 // --- What the machine wants done --------------------------------------------------------------------
 
-void InferenceLoop::Feed(InferenceEvent event) {
+void InferenceLoop::Dispatch(InferenceEvent event) {
   events_.push_back(std::move(event));
   if (std::exchange(feeding_, true)) return;
   while (!events_.empty()) {
@@ -96,7 +97,7 @@ void InferenceLoop::Feed(InferenceEvent event) {
     stalls_.Watch(state_.step != Step::kNone);
     if (auto spans = phases_.Look(state_, Clock::now(), stalls_.seconds()))
       session_.client().Send(std::move(*spans));
-    for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
+    for (auto& action : actions) std::visit([this](auto& a) { Execute(a); }, action);
   }
   feeding_ = false;
 }
@@ -125,7 +126,7 @@ void InferenceLoop::Measure(Step left) {
   if (state_.step == Step::kAborting) trace::CounterNamed("inference.aborts").Add();
 }
 
-void InferenceLoop::Carry(const SendRegistration&) {
+void InferenceLoop::Execute(const SendRegistration&) {
   if (registered_.memory == nullptr) return;
   session_.client().Send(protocol::Register{.shards = InfosOf(registered_.memory->shards()),
                                             .rules = {},
@@ -142,19 +143,19 @@ void InferenceLoop::Carry(const SendRegistration&) {
   session_.client().Send(registered_.memory->Map());
 }
 
-void InferenceLoop::Carry(const ReclaimMemory&) {
+void InferenceLoop::Execute(const ReclaimMemory&) {
   const Status reason(
       Code::kCancelled,
       StrCat(session_.text(), " receives a newer version; the controller looks for another source"));
-  peer_source_.Feed(MemoryReclaimed{.reason = reason});
+  peer_source_.Dispatch(MemoryReclaimed{.reason = reason});
 }
 
-void InferenceLoop::Carry(const RevokeGrants& action) {
+void InferenceLoop::Execute(const RevokeGrants& action) {
   receiver_.Revoke(action);
   writers_.Watch(action.update, receiver_.grants());
 }
 
-void InferenceLoop::Carry(const RunSwitch& action) {
+void InferenceLoop::Execute(const RunSwitch& action) {
   output_.Change([&](auto& output) {
     output.to_switch = {.update = action.update,
                         .version = state_.version,
@@ -163,7 +164,7 @@ void InferenceLoop::Carry(const RunSwitch& action) {
   });
 }
 
-void InferenceLoop::Carry(const AnswerCall& action) {
+void InferenceLoop::Execute(const AnswerCall& action) {
   output_.Change([&](auto& output) { output.answer = action; });
 }
 

@@ -62,7 +62,7 @@ class InferenceLoop {
   void OnEnded(const Status& status);
   /// InferenceOutput::offered follows, also from a later controller.
   void AskOffered();
-  void Feed(InferenceEvent event);
+  void Dispatch(InferenceEvent event);
 
   [[nodiscard]] const InferenceState& state() const { return state_; }
   [[nodiscard]] Registered& registered() { return registered_; }
@@ -76,14 +76,14 @@ class InferenceLoop {
   std::shared_ptr<LandingMemory> ReplaceSpare(std::shared_ptr<LandingMemory> spare);
   void Show();
   void Measure(Step left);
-  void Carry(SendMessage& action) { session_.client().Send(std::move(action.message)); }
-  void Carry(const SendRegistration&);
-  void Carry(const ReclaimMemory&);
-  void Carry(const OpenGrants& action) { receiver_.Open(action); }
-  void Carry(const RevokeGrants& action);
-  void Carry(const VerifyChecksums& action) { receiver_.Verify(action); }
-  void Carry(const RunSwitch& action);
-  void Carry(const AnswerCall& action);
+  void Execute(SendMessage& action) { session_.client().Send(std::move(action.message)); }
+  void Execute(const SendRegistration&);
+  void Execute(const ReclaimMemory&);
+  void Execute(const OpenGrants& action) { receiver_.Open(action); }
+  void Execute(const RevokeGrants& action);
+  void Execute(const VerifyChecksums& action) { receiver_.Verify(action); }
+  void Execute(const RunSwitch& action);
+  void Execute(const AnswerCall& action);
 
   Session& session_;
   const std::string model_;

@@ -35,7 +35,7 @@ class InferenceEvents {
     s_.epoch = 0;
     s_.prepared = false;
     if (s_.suspended) return t_.Send(protocol::Suspended{});
-    t_.Do(SendRegistration{});
+    t_.Add(SendRegistration{});
   }
 
   void operator()(const protocol::Controlled&) { s_.controlled = true; }
@@ -148,7 +148,7 @@ class InferenceEvents {
     if (!s_.IsCurrent(opened.update, Step::kOpening)) return;
     if (s_.abort) {  // Nobody was told their names.
       s_.step = Step::kAborting;
-      return t_.Do(RevokeGrants{opened.update});
+      return t_.Add(RevokeGrants{opened.update});
     }
     s_.touched = s_.landing == Landing::kInPlace;
     s_.step = Step::kWriting;
@@ -179,13 +179,13 @@ class InferenceEvents {
       }
     }
     s_.step = Step::kFencing;
-    t_.Do(RevokeGrants{arrived.update});
+    t_.Add(RevokeGrants{arrived.update});
   }
 
   void operator()(const SourceLost& lost) {
     if (!s_.IsCurrent(lost.update, Step::kWriting)) return;
     update_.AskForSource(lost.reason, lost.source);
-    t_.Do(RevokeGrants{s_.update});
+    t_.Add(RevokeGrants{s_.update});
   }
 
   void operator()(const GrantsFenced& fenced) {
@@ -196,7 +196,7 @@ class InferenceEvents {
     if (!s_.IsCurrent(fenced.update, Step::kFencing)) return;
     if (!s_.verify) return update_.BecomeReady();
     s_.step = Step::kVerifying;
-    t_.Do(VerifyChecksums{fenced.update});
+    t_.Add(VerifyChecksums{fenced.update});
   }
 
   void operator()(const SpareSetAside& aside) {
@@ -204,7 +204,7 @@ class InferenceEvents {
     // The plan is void with the old buffer, and so is a request of it: Register says so.
     s_.epoch = 0;
     s_.prepared = false;
-    if (s_.call != UserCall::kSuspend && !s_.ended) t_.Do(SendRegistration{});
+    if (s_.call != UserCall::kSuspend && !s_.ended) t_.Add(SendRegistration{});
     s_.fenced = true;
     if (!s_.uncertain) update_.CompleteAbort();
   }

@@ -48,14 +48,14 @@ void UpdateAtHand::TryOpen() {
   const bool may = s_.landing == Landing::kShadow || (s_.user == UserPhase::kBegun && taken_over);
   if (s_.step != Step::kRequested || !may) return;
   if (s_.lent) {  // Nobody may read what is being written.
-    if (!std::exchange(s_.reclaiming, true)) t_.Do(ReclaimMemory{});
+    if (!std::exchange(s_.reclaiming, true)) t_.Add(ReclaimMemory{});
     return;
   }
   s_.step = Step::kOpening;
   s_.landed = {};
   s_.state = EngineState::kUpdating;
   if (s_.landing == Landing::kInPlace) s_.served = {};
-  t_.Do(OpenGrants{.update = s_.update, .part = s_.part});
+  t_.Add(OpenGrants{.update = s_.update, .part = s_.part});
 }
 
 void UpdateAtHand::BecomeReady() {
@@ -77,7 +77,7 @@ void UpdateAtHand::TrySwitch() {
   s_.step = Step::kSwitching;
   s_.touched = true;
   s_.served = {};
-  t_.Do(RunSwitch{s_.update});
+  t_.Add(RunSwitch{s_.update});
 }
 
 void UpdateAtHand::Switched() {
@@ -155,7 +155,7 @@ void UpdateAtHand::BeginAbort(const Status& reason, bool tell) {
   switch (s_.step) {
     case Step::kWriting:
       s_.step = Step::kAborting;
-      return t_.Do(RevokeGrants{s_.update});
+      return t_.Add(RevokeGrants{s_.update});
     case Step::kFencing:  // Being revoked already.
       s_.step = Step::kAborting;
       return;
@@ -180,7 +180,7 @@ void UpdateAtHand::CompleteAbort() {
     s_.landed = {};
     s_.step = Step::kAborting;
     s_.fenced = true;
-    if (!std::exchange(s_.reclaiming, true)) t_.Do(ReclaimMemory{});
+    if (!std::exchange(s_.reclaiming, true)) t_.Add(ReclaimMemory{});
     return;
   }
   const bool lost = s_.touched;

@@ -88,8 +88,8 @@ struct Transition {
   State& state;
   std::vector<Action> actions = {};
 
-  void Do(Action action) { actions.push_back(std::move(action)); }
-  void Send(protocol::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
+  void Add(Action action) { actions.push_back(std::move(action)); }
+  void Send(protocol::WorkerMessage message) { Add(SendMessage{std::move(message)}); }
 };
 
 }  // namespace weightcast::worker

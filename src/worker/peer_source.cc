@@ -14,7 +14,7 @@ PeerSource::PeerSource(Session& session, Background& background, Callbacks callb
               {.send = callbacks_.send, .feed = [this](PlanSender::Event event) { OnSending(event); }}) {}
 
 void PeerSource::OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemory>& memory) {
-  Feed(PeerSourcePlanArrived{plan.epoch});
+  Dispatch(PeerSourcePlanArrived{plan.epoch});
   sender_.OnPlan(std::move(plan), [this, memory]() -> Result<std::shared_ptr<const SourceMemory>> {
     if (memory == nullptr)
       return Status(Code::kInvalidArgument, "nothing is registered here; call Register first");
@@ -23,10 +23,10 @@ void PeerSource::OnPlan(protocol::Plan plan, const std::shared_ptr<const Landing
 }
 
 void PeerSource::OnOtherPlan(uint32_t epoch) {
-  if (epoch > state_.epoch && !Lends(state_)) Feed(MemoryReclaimed{.reason = {}, .leaves = true});
+  if (epoch > state_.epoch && !Lends(state_)) Dispatch(MemoryReclaimed{.reason = {}, .leaves = true});
 }
 
-void PeerSource::OnStart(const StartOrder& start) { Feed(PeerSourceStart{start, callbacks_.held()}); }
+void PeerSource::OnStart(const StartOrder& start) { Dispatch(PeerSourceStart{start, callbacks_.held()}); }
 
 void PeerSource::OnSending(PlanSender::Event event) {
   if (const auto* failed = std::get_if<SendPlanFailed>(&event))
@@ -36,19 +36,19 @@ void PeerSource::OnSending(PlanSender::Event event) {
     for (const SendTarget& target : sender_.plan()->targets)
       WC_LOG(kInfo, session_.text(), ": sends to ", target.name, ": ", target.connection.Describe());
   }
-  std::visit([this](const auto& what) { Feed(what); }, event);
+  std::visit([this](const auto& what) { Dispatch(what); }, event);
 }
 
-void PeerSource::Feed(const PeerSourceEvent& event) {
+void PeerSource::Dispatch(const PeerSourceEvent& event) {
   const bool lent = Lends(state_);
   auto actions = Advance(state_, event);
   if (state_.epoch == 0) sender_.DropPlan();
   if (lent != Lends(state_)) callbacks_.on_lent(!lent);
-  for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
+  for (auto& action : actions) std::visit([this](auto& a) { Execute(a); }, action);
 }
 
 std::unique_ptr<Sender> PeerSource::End() {
-  Feed(SessionEnded{});
+  Dispatch(SessionEnded{});
   return sender_.End();
 }
 

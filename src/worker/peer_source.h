@@ -30,16 +30,16 @@ class PeerSource {
   /// A plan in which this rank receives: what it gave in an older one it will not be asked for again.
   void OnOtherPlan(uint32_t epoch);
   /// protocol::Welcome, protocol::Stop, protocol::Release, MemoryReclaimed.
-  void Feed(const PeerSourceEvent& event);
+  void Dispatch(const PeerSourceEvent& event);
   /// Nothing is given from now on. The destructor of what it returns, to be called outside of the loop,
   /// waits, bounded, until nobody reads the memory; null if nothing was ever given.
   std::unique_ptr<Sender> End();
 
  private:
   void OnSending(PlanSender::Event event);
-  void Carry(SendMessage& action) { callbacks_.send(std::move(action.message)); }
-  void Carry(const BeginSending& action) { sender_.Begin(action.start); }
-  void Carry(const StopSending& action) { sender_.Stop(action); }
+  void Execute(SendMessage& action) { callbacks_.send(std::move(action.message)); }
+  void Execute(const BeginSending& action) { sender_.Begin(action.start); }
+  void Execute(const StopSending& action) { sender_.Stop(action); }
 
   Session& session_;
   const Callbacks callbacks_;

@@ -42,7 +42,7 @@ class PeerSourceEvents {
                            ", and the controller looks for another source"));
     }
     s_.sendings.push_back({.update = start.update, .destination = start.destination, .part = start.part});
-    t_.Do(BeginSending{start});
+    t_.Add(BeginSending{start});
   }
 
   void operator()(const protocol::Stop& stop) {

@@ -38,7 +38,7 @@ class TrainerWorker final : public Trainer {
     WC_ASSIGN_OR_RETURN(group_, CommitGroup::Join(options));
     Session::Handlers handlers;
     handlers.on_message = [this](protocol::ControllerMessage message) { OnMessage(std::move(message)); };
-    handlers.on_ended = [this](const Status& status) { Feed(SessionEnded{status}); };
+    handlers.on_ended = [this](const Status& status) { Dispatch(SessionEnded{status}); };
     handlers.on_connected = [](const Identity&) {};
     handlers.on_disconnected = [this](const Identity& peer, const Status& status) {
       WC_LOG(kInfo, session_->text(), ": connection to ", ToString(peer), " ended: ", status.message());
@@ -68,7 +68,7 @@ class TrainerWorker final : public Trainer {
     collector_.reset();
     std::unique_ptr<Sender> sender;
     session_->loop().RunAndWait([&] {
-      Feed(SessionEnded{ClosedHere("this trainer")});
+      Dispatch(SessionEnded{ClosedHere("this trainer")});
       sender = sender_->End();
     });
     sender.reset();  // Waits, bounded, until nobody reads the sources.
@@ -94,7 +94,7 @@ class TrainerWorker final : public Trainer {
     // here.
     return Call([&] {
              std::swap(memory_, memory);
-             Feed(TrainerRegisterCalled{});
+             Dispatch(TrainerRegisterCalled{});
              if (!answer_->status.ok()) std::swap(memory_, memory);
            })
         .status;
@@ -217,7 +217,7 @@ class TrainerWorker final : public Trainer {
   Result<std::shared_ptr<Update>> Offer(int64_t number, Hold hold, std::string label,
                                         const std::shared_ptr<StreamGate>& gate) {
     const auto post = [anchor = anchor_](const TrainerEvent& event) {
-      anchor->Post([event](TrainerWorker& worker) { worker.Feed(event); });
+      anchor->Post([event](TrainerWorker& worker) { worker.Dispatch(event); });
     };
     UpdateRecord::Calls calls;
     calls.cancel = [post, number, gate] {
@@ -236,7 +236,7 @@ class TrainerWorker final : public Trainer {
       record = std::make_shared<UpdateRecord>(protocol::VersionOf(state_.run, number, label), interrupted_,
                                               session_->patience(), std::move(calls));
       const bool added = records_.Add(number, record, gate);
-      Feed(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext, .label = label});
+      Dispatch(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext, .label = label});
       if (answer_->status.ok()) return sender_->report().Offered(number, called);
       if (added) records_.Remove(number);
     });
@@ -250,18 +250,18 @@ class TrainerWorker final : public Trainer {
     const auto take = [this](auto&& value) {
       using T = std::decay_t<decltype(value)>;
       if constexpr (std::is_same_v<T, protocol::Plan>) {
-        Feed(TrainerPlanArrived{.epoch = value.epoch, .run = value.run});
+        Dispatch(TrainerPlanArrived{.epoch = value.epoch, .run = value.run});
         records_.SetNote({});
         sender_->OnPlan(std::move(value), [memory = memory_] { return memory; });
       } else if constexpr (std::is_same_v<T, protocol::PeerLanding>) {
         sender_->OnLanding(std::move(value));
       } else if constexpr (std::is_same_v<T, protocol::Start>) {
-        for (const auto& grant : value.grants) Feed(OrderOf(value, grant));
+        for (const auto& grant : value.grants) Dispatch(OrderOf(value, grant));
       } else if constexpr (std::is_same_v<T, protocol::Refused>) {
         // The client ends with this reason.
       } else if constexpr (std::is_constructible_v<TrainerEvent, T>) {
         if constexpr (std::is_same_v<T, protocol::Lost>) records_.SetNote(value.reason.message());
-        Feed(std::forward<decltype(value)>(value));
+        Dispatch(std::forward<decltype(value)>(value));
       }
     };
     std::visit(take, std::move(message));
@@ -271,7 +271,7 @@ class TrainerWorker final : public Trainer {
     if (const auto* failed = std::get_if<SendPlanFailed>(&event))
       WC_LOG(kWarning, session_->text(), ": plan of epoch ", failed->epoch, ": ", failed->reason.message());
     if (std::holds_alternative<SendPlanReady>(event)) OnPrepared();
-    std::visit([this](const auto& what) { Feed(what); }, event);
+    std::visit([this](const auto& what) { Dispatch(what); }, event);
   }
 
   /// Connections with peers that are not in the plan any more end.
@@ -293,22 +293,22 @@ class TrainerWorker final : public Trainer {
 
   // --- What the machine wants done --------------------------------------------------------------------
 
-  void Feed(const TrainerEvent& event) {
+  void Dispatch(const TrainerEvent& event) {
     const protocol::Run before = state_.run;
     auto actions = Advance(state_, event);
     if (state_.run != before) session_->client().SetRun(state_.run);
     if (state_.epoch == 0) sender_->DropPlan();
-    for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
+    for (auto& action : actions) std::visit([this](auto& a) { Execute(a); }, action);
   }
 
-  void Carry(const SendRegistration&) {
+  void Execute(const SendRegistration&) {
     if (memory_ == nullptr) return;
     session_->client().Send(protocol::Register{
         .shards = InfosOf(memory_->shards), .rules = memory_->rules, .group_model = group_.model()});
   }
 
   /// Trainer 0 tells the outcome of a comparison by digest.
-  void Carry(const FinishUpdate& action) {
+  void Execute(const FinishUpdate& action) {
     const uint32_t ranks = action.done ? action.done->compared_ranks : 0;
     if (ranks > 0 && action.done->met_policy && session_->name().rank == 0)
       WC_LOG(kInfo, "version ", ToString(action.done->version), ": trainers == engines, ",
@@ -316,14 +316,14 @@ class TrainerWorker final : public Trainer {
     records_.SetDone(action.number, action.status, action.done);
   }
 
-  void Carry(SendMessage& action) { session_->client().Send(std::move(action.message)); }
-  void Carry(const BeginSending& action) {
+  void Execute(SendMessage& action) { session_->client().Send(std::move(action.message)); }
+  void Execute(const BeginSending& action) {
     sender_->Begin(action.start, records_.GateOf(action.start.version.number));
   }
-  void Carry(const StopSending& action) { sender_->Stop(action); }
-  void Carry(const HoldSources& action) { records_.SetHeld(action.number); }
-  void Carry(const FreeSources& action) { records_.SetFree(action.number, action.status); }
-  void Carry(const AnswerTrainer& action) { answer_ = action; }
+  void Execute(const StopSending& action) { sender_->Stop(action); }
+  void Execute(const HoldSources& action) { records_.SetHeld(action.number); }
+  void Execute(const FreeSources& action) { records_.SetFree(action.number, action.status); }
+  void Execute(const AnswerTrainer& action) { answer_ = action; }
 
   Interrupted interrupted_;
   const OwnProcess process_;

@@ -67,7 +67,7 @@ class Publications {
     });
     if (publication.free || !publication.release || in_flight) return;
     publication.free = true;
-    t_.Do(FreeSources{publication.number, publication.outcome});
+    t_.Add(FreeSources{publication.number, publication.outcome});
   }
 
   /// And Wait, now.
@@ -76,7 +76,7 @@ class Publications {
     if (std::exchange(publication.done, true)) return;
     FinishUpdate action{.number = publication.number, .status = outcome, .done = std::nullopt};
     if (done != nullptr) action.done = *done;
-    t_.Do(std::move(action));
+    t_.Add(std::move(action));
   }
 
   void Prune() {
@@ -107,7 +107,7 @@ class TrainerEvents {
     s_.run = welcome.run;
     s_.epoch = 0;
     s_.prepared = false;
-    t_.Do(SendRegistration{});
+    t_.Add(SendRegistration{});
     for (auto& publication : s_.publications) publications_.OfferAgain(publication);
     publications_.Prune();
   }
@@ -137,12 +137,12 @@ class TrainerEvents {
                  " is no longer held by this trainer; another source or a newer version takes its place"));
       return t_.Send(protocol::Failed{.update = start.update, .reason = reason});
     }
-    if (std::exchange(publication->free, false)) t_.Do(HoldSources{publication->number});
+    if (std::exchange(publication->free, false)) t_.Add(HoldSources{publication->number});
     s_.sendings.push_back({.update = start.update,
                            .number = publication->number,
                            .destination = start.destination,
                            .part = start.part});
-    t_.Do(BeginSending{start});
+    t_.Add(BeginSending{start});
   }
 
   void operator()(const protocol::Stop& stop) {
@@ -229,13 +229,13 @@ class TrainerEvents {
   // --- The user -----------------------------------------------------------------------------------------
 
   void operator()(const TrainerRegisterCalled&) {
-    if (s_.ended) return t_.Do(AnswerTrainer{s_.end, {}});
+    if (s_.ended) return t_.Add(AnswerTrainer{s_.end, {}});
     const bool busy =
         !s_.sendings.empty() || std::any_of(s_.publications.begin(), s_.publications.end(),
                                             [](const Publication& publication) { return !publication.free; });
     if (busy) {
       const Status reason(Code::kUnavailable, "an update is under way; register after its WaitSources");
-      return t_.Do(AnswerTrainer{reason, {}});
+      return t_.Add(AnswerTrainer{reason, {}});
     }
     // A version that was held is not in this memory.
     for (auto& publication : s_.publications) publication.hold = false;
@@ -243,12 +243,12 @@ class TrainerEvents {
     s_.registered = true;
     s_.epoch = 0;
     s_.prepared = false;
-    t_.Do(SendRegistration{});
-    t_.Do(AnswerTrainer{});
+    t_.Add(SendRegistration{});
+    t_.Add(AnswerTrainer{});
   }
 
   void operator()(const PublishCalled& publish) {
-    if (s_.ended) return t_.Do(AnswerTrainer{s_.end, {}});
+    if (s_.ended) return t_.Add(AnswerTrainer{s_.end, {}});
     Status error;
     if (!s_.registered)
       error = {Code::kInvalidArgument, "nothing is registered; call Register before Publish"};
@@ -261,7 +261,7 @@ class TrainerEvents {
                StrCat("version ", publish.number, " is too high; give a number of at most ",
                       protocol::kMaxVersionNumber)};
     if (error.ok()) error = protocol::CheckLabel(publish.label);
-    if (!error.ok()) return t_.Do(AnswerTrainer{error, {}});
+    if (!error.ok()) return t_.Add(AnswerTrainer{error, {}});
     for (auto& publication : s_.publications) publication.hold = false;
     s_.last_number = publish.number;
     Publication& publication = s_.publications.emplace_back();
@@ -271,7 +271,7 @@ class TrainerEvents {
     publication.label = publish.label;
     publications_.Offer(publication);
     publications_.Prune();
-    t_.Do(AnswerTrainer{Status::Ok(), protocol::VersionOf(s_.run, publish.number, publish.label)});
+    t_.Add(AnswerTrainer{Status::Ok(), protocol::VersionOf(s_.run, publish.number, publish.label)});
   }
 
   void operator()(const CancelCalled& cancel) {

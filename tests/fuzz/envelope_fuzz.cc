@@ -19,11 +19,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     auto opened = OpenEnvelope(body);
     if (!opened.ok()) continue;
     if (Enclose(opened->envelope, opened->part) != body) std::abort();
-    const auto parcel = assembler.Add(opened->envelope.kind, std::move(opened->part));
-    if (!parcel.ok()) break;
-    if (!*parcel) continue;
+    const auto message = assembler.Add(opened->envelope.kind, std::move(opened->part));
+    if (!message.ok()) break;
+    if (!*message) continue;
     size_t total = 0;
-    for (const std::string& part : (*parcel)->parts) total += part.size();
+    for (const std::string& part : (*message)->parts) total += part.size();
     if (total > size) std::abort();
   }
   return 0;

@@ -93,11 +93,11 @@ void Model::FeedController(World& world, int controller, Ctl kind, uint16_t sess
   Controller& c = world.controllers[controller];
   const Taken taken = machines_.StepController(c.machine, TermOf(c), kind, session, arg);
   c.machine = taken.next;
-  if (kind == Ctl::kSaid) Hear(world, controller, SlotOfSession(world, controller, session), arg);
-  for (uint32_t i = 0; i < taken.count; ++i) Carry(world, controller, machines_.effect(taken.first + i));
+  if (kind == Ctl::kSaid) Handle(world, controller, SlotOfSession(world, controller, session), arg);
+  for (uint32_t i = 0; i < taken.count; ++i) Execute(world, controller, machines_.effect(taken.first + i));
 }
 
-void Model::Carry(World& world, int controller, const Effect& effect) {
+void Model::Execute(World& world, int controller, const Effect& effect) {
   Controller& c = world.controllers[controller];
   switch (effect.what) {
     case Do::kSend:
@@ -105,7 +105,7 @@ void Model::Carry(World& world, int controller, const Effect& effect) {
       const int slot = SlotOfSession(world, controller, effect.b);
       if (slot >= 0) {
         Process& p = world.processes[slot];
-        Tell(world, controller, slot, effect.c);
+        Send(world, controller, slot, effect.c);
         if (Hears(p, controller, effect.b)) p.down = machines_.Push(p.down, effect.c);
       }
       if (effect.what == Do::kRefuse) EndSession(world, controller, effect.b, Link::kEnded);

@@ -11,7 +11,7 @@ namespace weightcast::model {
 // --- What it hears ----------------------------------------------------------------------------------------
 
 /// Before the controller does something about it.
-void Model::Hear(World& world, int controller, int slot, uint32_t id) {
+void Model::Handle(World& world, int controller, int slot, uint32_t id) {
   const Message& message = machines_.message(id);
   const auto& value = std::get<protocol::WorkerMessage>(message.value);
   Ledger& ledger = world.processes[slot].seats[controller].ledger;
@@ -65,7 +65,7 @@ void Model::HearAborted(Ledger& ledger, int slot, const protocol::Aborted& abort
 
 // --- What it tells ----------------------------------------------------------------------------------------
 
-void Model::Tell(World& world, int controller, int slot, uint32_t id) {
+void Model::Send(World& world, int controller, int slot, uint32_t id) {
   const auto& value = std::get<protocol::ControllerMessage>(machines_.message(id).value);
   Ledger& ledger = world.processes[slot].seats[controller].ledger;
   if (const auto* start = std::get_if<protocol::Start>(&value)) TellStart(world, controller, slot, *start);

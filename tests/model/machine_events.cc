@@ -33,7 +33,7 @@ control::Event Machines::EventOf(Ctl kind, uint16_t session, uint32_t arg) const
     case Ctl::kGone:
       return control::Gone{session, kDead};
     case Ctl::kSaid:
-      return control::Said{session, std::get<WorkerMessage>(messages_[arg].value)};
+      return control::MessageReceived{session, std::get<WorkerMessage>(messages_[arg].value)};
     case Ctl::kTimer:
       return control::TimerFired{TimerOf(static_cast<uint8_t>(arg))};
     case Ctl::kPlanFailed:

@@ -31,7 +31,7 @@ MISTAKES = [
     (
         "no_fence",
         RANK,
-        "    s_.step = Step::kFencing;\n    t_.Do(RevokeGrants{arrived.update});",
+        "    s_.step = Step::kFencing;\n    t_.Add(RevokeGrants{arrived.update});",
         "    update_.BecomeReady();",
         "grant",
         "deep_in_place",
@@ -39,9 +39,9 @@ MISTAKES = [
     (
         "quarantine_skipped",
         RANK_UPDATE,
-        "      s_.step = Step::kAborting;\n      return t_.Do(RevokeGrants{s_.update});\n"
+        "      s_.step = Step::kAborting;\n      return t_.Add(RevokeGrants{s_.update});\n"
         "    case Step::kFencing:",
-        "      t_.Do(RevokeGrants{s_.update});\n      return CompleteAbort();\n    case Step::kFencing:",
+        "      t_.Add(RevokeGrants{s_.update});\n      return CompleteAbort();\n    case Step::kFencing:",
         "grant",
         "deep_in_place timeouts=1",
     ),

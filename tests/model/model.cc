@@ -86,10 +86,10 @@ void Model::TakeStep(World& world, Move move) {
   switch (move.kind) {
     case Kind::kPrepare:
       p.preparing = 0;
-      return Feed(world, slot, In::kPlanReady, EpochOf(p.plan));
+      return Dispatch(world, slot, In::kPlanReady, EpochOf(p.plan));
     case Kind::kPrepareFail:
       p.preparing = 0;
-      return Feed(world, slot, In::kPlanFailed, EpochOf(p.plan) | peer);
+      return Dispatch(world, slot, In::kPlanFailed, EpochOf(p.plan) | peer);
     case Kind::kJoin:
       p.joining = 0;
       return FeedPeerSource(world, slot, In::kPlanReady, EpochOf(p.giving));

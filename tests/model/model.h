@@ -104,7 +104,7 @@ class Model {
   void StartController(World& world, int controller, bool low);
   void BeginTerm(World& world, int controller, uint64_t number, bool low);
   void FeedController(World& world, int controller, Ctl kind, uint16_t session, uint32_t arg);
-  void Carry(World& world, int controller, const Effect& effect);
+  void Execute(World& world, int controller, const Effect& effect);
   void HandOut(World& world, int controller, uint32_t epoch);
   [[nodiscard]] int SlotOfSession(const World& world, int controller, uint16_t session) const;
   void EndSession(World& world, int controller, uint16_t session, Link link);
@@ -126,7 +126,7 @@ class Model {
   void Planned(World& world, int controller);
 
   // Workers (workers.cc).
-  void Feed(World& world, int slot, In kind, uint32_t arg = 0);
+  void Dispatch(World& world, int slot, In kind, uint32_t arg = 0);
   void FeedRank(World& world, int slot, In kind, uint32_t arg);
   void FeedTrainer(World& world, int slot, In kind, uint32_t arg);
   void FeedPeerSource(World& world, int slot, In kind, uint32_t arg);
@@ -176,10 +176,10 @@ class Model {
   void EndPull(World& world, int write);
 
   // What a controller has heard and told (ledger.cc).
-  void Hear(World& world, int controller, int slot, uint32_t message);
+  void Handle(World& world, int controller, int slot, uint32_t message);
   void HearFailed(World& world, int controller, int slot, const protocol::Failed& failed);
   void HearAborted(Ledger& ledger, int slot, const protocol::Aborted& aborted);
-  void Tell(World& world, int controller, int slot, uint32_t message);
+  void Send(World& world, int controller, int slot, uint32_t message);
   void TellTrainer(World& world, int controller, int slot, const protocol::ControllerMessage& value);
   void TellRequest(World& world, int controller, int slot, const protocol::GrantRequest& request);
   void TellNextPart(World& world, int controller, int slot, const protocol::GrantRequest& request);

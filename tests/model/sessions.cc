@@ -134,7 +134,7 @@ void Model::SayRegistration(World& world, int slot) {
 void Model::End(World& world, int slot) {
   world.processes[slot].link = Link::kEnded;
   if (!IsTrainer(slot)) FeedPeerSource(world, slot, In::kEnded, 0);
-  Feed(world, slot, In::kEnded);
+  Dispatch(world, slot, In::kEnded);
 }
 
 void Model::TakeDown(World& world, int slot, uint32_t message) {
@@ -159,7 +159,7 @@ void Model::TakeDown(World& world, int slot, uint32_t message) {
     }
     p.plan = message;
     p.preparing = 1;
-    return Feed(world, slot, In::kPlan, message);
+    return Dispatch(world, slot, In::kPlan, message);
   }
   if (!IsTrainer(slot)) {
     // Before the rank's own machine: what a new session makes void is given no more.
@@ -172,14 +172,14 @@ void Model::TakeDown(World& world, int slot, uint32_t message) {
       return FeedPeerSource(world, slot, In::kGive, machines_.Add(message, held));
     }
   }
-  Feed(world, slot, In::kMessage, message);
+  Dispatch(world, slot, In::kMessage, message);
   if (!std::holds_alternative<protocol::Welcome>(value)) return;
   p.plan = 0;
   p.preparing = 0;
   // The user registers as soon as Connect has returned.
   const bool registered =
       IsTrainer(slot) ? machines_.trainer(p.machine).registered : machines_.rank(p.machine).registered;
-  if (!registered) Feed(world, slot, In::kRegister, 0);
+  if (!registered) Dispatch(world, slot, In::kRegister, 0);
 }
 
 // --- Sessions -------------------------------------------------------------------------------------------

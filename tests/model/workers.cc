@@ -9,7 +9,7 @@ namespace weightcast::model {
 using protocol::Landing;
 using worker::UserCall;
 
-void Model::Feed(World& world, int slot, In kind, uint32_t arg) {
+void Model::Dispatch(World& world, int slot, In kind, uint32_t arg) {
   IsTrainer(slot) ? FeedTrainer(world, slot, kind, arg) : FeedRank(world, slot, kind, arg);
 }
 

@@ -34,16 +34,16 @@ class Engine:
             "flush_caches": lambda: self.say("flush"),
             "set_version": lambda version: self.say(f"version {version.number}"),
             "admit": lambda: self.say("admit"),
-            "evict": lambda reason: self.say("evict"),
+            "drain": lambda reason: self.say("drain"),
         }
         self.controller, self.name, self.calls = controller, name, {**calls, **steps}
-        self.steer()
+        self.control()
         self.worker.register({"w": self.live}, landing=landing)
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
-    def steer(self) -> None:
+    def control(self) -> None:
         control = wc.EngineControl(self.controller, engine=self.name, settings=SETTINGS, **self.calls)
         self.control = self.stack.enter_context(control)
 
@@ -108,7 +108,7 @@ def test_in_place_the_engine_is_paused_before_a_byte_is_written(cluster):
     for number in (1, 2):
         publish(number).wait(30)
         said = engine.wait_until_said("admit" if number == 1 else "resume")
-        said = [step for step in said if step != "evict"]  # Before its first version nobody is let in.
+        said = [step for step in said if step != "drain"]  # Before its first version nobody is let in.
         assert said[:4] == ["pause", "flush", f"version {number}", "resume"]
         assert engine.seen["pause"][1] == number - 1
         assert engine.seen[f"version {number}"] == ("COMMITTED", number)
@@ -164,9 +164,9 @@ def test_a_step_that_raises_is_told_to_the_publisher(cluster):
         raise ValueError("no such cache")
 
     engine.control._flush_caches = broken
-    with pytest.raises(wc.UpdateAborted, match="cannot settle: ValueError: no such cache"):
+    with pytest.raises(wc.UpdateAborted, match="cannot activate: ValueError: no such cache"):
         publish(2).wait(30)
-    assert engine.wait_until_said("evict") == ["pause", "evict"]
+    assert engine.wait_until_said("drain") == ["pause", "drain"]
     assert engine.worker.version.number == -1 and not engine.control.admitted
     engine.control._flush_caches = None
     publish(3).wait(30)
@@ -183,7 +183,7 @@ def test_without_its_control_an_engine_is_left_alone_until_there_is_another(clus
     publish(2).wait(30)
     assert engine.worker.version.number == 1 and other.worker.version.number == 2
     engine.said.clear()
-    engine.steer()
+    engine.control()
     engine.wait_until_said("version 2")
     engine.wait_until_said("resume")
 

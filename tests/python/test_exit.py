@@ -74,17 +74,17 @@ WAITS = {
     """,
     "control": """
         steps = []
-        control = wc.EngineControl(controller, engine="e", settings=FAST, evict=lambda why: steps.append(why))
+        control = wc.EngineControl(controller, engine="e", settings=FAST, drain=lambda why: steps.append(why))
         e = engine()
         while not steps:
             time.sleep(0.01)
     """,
     "control that hangs": """
         called = threading.Event()
-        def evict(why):
+        def drain(why):
             called.set()
             time.sleep(60)
-        control = wc.EngineControl(controller, engine="e", settings=FAST, evict=evict)
+        control = wc.EngineControl(controller, engine="e", settings=FAST, drain=drain)
         e = engine()
         called.wait(10)
     """,

@@ -141,7 +141,7 @@ def test_a_cache_reset_fails(fleet):
     engine.wait_until_said("admit")
     flush.broken.set()
     fails(fleet.publish(2), "blocks are in use")
-    engine.wait_until_said("evict")
+    engine.wait_until_said("drain")
     assert not engine.control.admitted and other.control.admitted
     serves(other, 2)
 
@@ -157,7 +157,7 @@ def test_the_version_differs(fleet):
     fleet.begin()
     engine.wait_until_said("admit")
     fails(fleet.publish(2), "the engine reports version 1")
-    engine.wait_until_said("evict")
+    engine.wait_until_said("drain")
     assert not engine.control.admitted and other.control.version.number == 2
     fleet.publish(3).wait(30)
     engine.wait_until_said("admit")
@@ -167,20 +167,20 @@ def test_the_version_differs(fleet):
 def test_a_resume_fails(fleet):
     """Dynamo: keep the worker out of the pool, keep diagnostics. Here: the same, with the reason."""
 
-    def evict(reason):
+    def drain(reason):
         reasons.append(reason)
-        engine.say("evict")
+        engine.say("drain")
 
     reasons = []
     resume = Hook("the first step failed")
-    engine = fleet.engine("a", resume=resume, evict=evict)
+    engine = fleet.engine("a", resume=resume, drain=drain)
     other = fleet.engine("b")
     fleet.begin()
     engine.wait_until_said("admit")
     reasons.clear()
     resume.broken.set()
     fleet.publish(2).wait(30)
-    engine.wait_until_said("evict")
+    engine.wait_until_said("drain")
     assert not engine.control.admitted and other.control.admitted and reasons
     resume.broken.clear()
     fleet.publish(3).wait(30)

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "control/client.h"
-#include "control/conduit.h"
+#include "control/controller_stream.h"
 #include "control/token.h"
 #include "protocol/codec.h"
 #include "protocol/identity.h"
@@ -111,23 +111,24 @@ class Impostor : public Job, public testing::Test {
     EXPECT_TRUE(token.ok()) << token.status().ToString();
     const auto link = std::make_shared<control::SessionLink>();
     link->PushUrgent(*control::MakePacket(protocol::WorkerMessage(hello)));
-    const auto conduit = std::move(*control::Conduit::Create());
+    const auto stream = std::move(*control::ControllerStream::Create());
     const Status begun =
-        conduit->Connect({.address = controller_->address(), .token = *token, .lease = FromSeconds(5)}, link);
+        stream->Connect({.address = controller_->address(), .token = *token, .lease = FromSeconds(5)}, link);
     Answer answer{.welcome = std::nullopt, .end = begun};
     while (answer.end.ok()) {
-      auto event = conduit->Next(In(20));
-      if (event.kind == control::Conduit::Event::Kind::kNone) answer.end = {Code::kTimedOut, "no answer"};
-      if (event.kind == control::Conduit::Event::Kind::kClosed) answer.end = event.reason;
-      if (event.kind != control::Conduit::Event::Kind::kMessage) continue;
-      const auto message = protocol::DecodeControllerMessage(*control::Unpack(std::move(event.parcel)));
+      auto event = stream->Next(In(20));
+      if (event.kind == control::ControllerStream::Event::Kind::kNone)
+        answer.end = {Code::kTimedOut, "no answer"};
+      if (event.kind == control::ControllerStream::Event::Kind::kClosed) answer.end = event.reason;
+      if (event.kind != control::ControllerStream::Event::Kind::kMessage) continue;
+      const auto message = protocol::DecodeControllerMessage(*control::Unpack(std::move(event.message)));
       EXPECT_TRUE(message.ok()) << message.status().ToString();
       if (const auto* refused = std::get_if<protocol::Refused>(&*message)) answer.end = refused->reason;
       if (!std::holds_alternative<protocol::Welcome>(*message)) continue;
       answer.welcome = std::get<protocol::Welcome>(*message);
       for (const auto& said : then) link->Push(*control::MakePacket(said));
       link->Push(*control::MakePacket(protocol::WorkerMessage(protocol::Leave{})));
-      conduit->Kick();
+      stream->Kick();
     }
     return answer;
   }

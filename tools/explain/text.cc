@@ -75,9 +75,9 @@ class Trace {
     for (const Json& source : update.at("sources")) AddSource(update, source);
     for (const Json& stall : update.at("stalls"))
       Event("controller", "stalls", "did not run", stall.at("begin"), stall.at("seconds").get<double>(), {});
-    for (const Json& steer : update.at("steers"))
-      Between("EngineControl", steer.at("engine").get<std::string>(), steer.at("move").get<std::string>(),
-              steer.at("asked"), steer.at("answered"));
+    for (const Json& command : update.at("commands"))
+      Between("EngineControl", command.at("engine").get<std::string>(),
+              command.at("command").get<std::string>(), command.at("asked"), command.at("answered"));
   }
   [[nodiscard]] std::string Text() const {
     return JsonText(Json{{"traceEvents", events_}, {"displayTimeUnit", "ms"}});

@@ -203,7 +203,7 @@ class WatchCommand : public Command {
                         Program::Run({.words = program_,
                                       .output_to_error = context.json,
                                       .heard = [&](int stream, std::string_view text) {
-                                        for (const std::string& line : lines[stream - 1].Feed(text))
+                                        for (const std::string& line : lines[stream - 1].Add(text))
                                           look(line);
                                       }}));
     for (counters::Lines& one : lines)

@@ -65,7 +65,7 @@ def end_weight_update(original: Callable[..., Any], manager: Any, request: Any) 
         _log.error(
             "weightcast: the update failed on this engine: %s. Its next update is tried as usual", problem
         )
-        if member.evicted:
+        if member.drained:
             _end_requests(manager.scheduler, _refusal(member))
         return EndWeightUpdateReqOutput(success=False, message=problem)
     manager.record_weight_version_after_update(version.label or str(version.number))
@@ -79,7 +79,7 @@ def _refusal(member: Member) -> dict[str, Any]:
     return {
         "type": "abort",
         "status_code": HTTPStatus.SERVICE_UNAVAILABLE,
-        "message": f"weightcast: this engine has no whole version until its next update ({member.evicted})",
+        "message": f"weightcast: this engine has no whole version until its next update ({member.drained})",
     }
 
 
@@ -93,7 +93,7 @@ def _end_requests(scheduler: Any, reason: dict[str, Any]) -> None:
 
 def handle_request(original: Callable[..., Any], scheduler: Any, request: Any, **options: Any) -> Any:
     member = getattr(scheduler, _ATTRIBUTE, None)
-    if member is None or not member.evicted:
+    if member is None or not member.drained:
         return original(scheduler, request, **options)
     answer = AbortReq(rid=request.rid, finished_reason=_refusal(member))
     return scheduler.send_abort_output(answer, request)

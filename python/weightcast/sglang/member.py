@@ -39,7 +39,7 @@ class Member:
         self._told = ""  # What was last answered to SGLang.
         self._refused = False  # By the controller, which is final.
         self.joined = False
-        self.evicted = ""  # Why no request may be served.
+        self.drained = ""  # Why no request may be served.
         watchdog = getattr(get_server_args(), "watchdog_timeout", None)
         self._limit = min(_UPDATE, _OF_WATCHDOG * watchdog) if watchdog else _UPDATE
 
@@ -94,7 +94,7 @@ class Member:
     def update(self, process: Callable[[], Any]) -> tuple[Version, str]:
         """One version into the live parameters. process: SGLang's own end of an update.
 
-        Why it failed comes second. Then `evicted` says whether the engine has a whole version.
+        Why it failed comes second. Then `drained` says whether the engine has a whole version.
         """
         inference = self._inference
         assert inference is not None
@@ -106,7 +106,7 @@ class Member:
         if problem:
             self._abandon(problem)
         else:
-            self.evicted = ""
+            self.drained = ""
         return inference.version, problem
 
     def _receive(self) -> None:
@@ -149,7 +149,7 @@ class Member:
         self._abort(self._inference)
         ranks = self._everywhere((self._inference.state, self._refused))
         if not all(state in _WHOLE for state, _ in ranks):
-            self.evicted = problem
+            self.drained = problem
         if any(refused for _, refused in ranks):
             self._leave()
 
@@ -207,4 +207,4 @@ class Member:
         problem = self._agreed(lambda: self._inference.resume(intact=intact))
         self._asleep = False
         if problem or not intact:
-            self.evicted = problem or "its weights were released, and no version has come since"
+            self.drained = problem or "its weights were released, and no version has come since"

@@ -71,7 +71,7 @@ class FrontEnd:
                 flush_caches=self._flush,
                 set_version=self._set_version,
                 admit=self._admit,
-                evict=self._evict,
+                drain=self._drain,
             )
             _log.info("weightcast: %s has joined", engine)
         except Exception as error:
@@ -120,5 +120,5 @@ class FrontEnd:
     async def _admit(self) -> None:
         self._why = ""
 
-    async def _evict(self, reason: str) -> None:
+    async def _drain(self, reason: str) -> None:
         self._why = reason

@@ -56,7 +56,7 @@ void Acceptor::Accept(const Poller& poller, TimePoint now) {
   }
 }
 
-std::optional<Acceptor::Guest> Acceptor::Hear(const Poller& poller, uint32_t number) {
+std::optional<Acceptor::Guest> Acceptor::ReadHello(const Poller& poller, uint32_t number) {
   const auto found = strangers_.find(number);
   if (found == strangers_.end()) return std::nullopt;
   auto message = found->second.channel.Receive();

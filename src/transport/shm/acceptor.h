@@ -32,7 +32,7 @@ class Acceptor {
   /// Takes those who wait at the listener.
   void Accept(const Poller& poller, TimePoint now);
   /// Stranger `number` has something to say. A greeting, or nothing (yet, or the stranger was sent away).
-  std::optional<Guest> Hear(const Poller& poller, uint32_t number);
+  std::optional<Guest> ReadHello(const Poller& poller, uint32_t number);
   /// Sends away who has not greeted in time; listens again after a rest.
   void Expire(const Poller& poller, TimePoint now);
   [[nodiscard]] std::optional<TimePoint> due() const;

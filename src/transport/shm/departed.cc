@@ -7,7 +7,7 @@ namespace weightcast::transport::shm {
 
 bool DepartedPeer::Look(const Poller& poller) {
   // A peer says that all is dropped before it closes its socket, unless its process ends.
-  if (channel_.valid() && !Hear()) CloseChannel(poller);
+  if (channel_.valid() && !ReadMessages()) CloseChannel(poller);
   const bool ended = process_.valid() ? HasExited(process_) : !channel_.valid();
   if (!ended && !held_.empty()) return false;
   CloseChannel(poller);
@@ -18,7 +18,7 @@ bool DepartedPeer::Look(const Poller& poller) {
 }
 
 /// False: the socket says no more.
-bool DepartedPeer::Hear() {
+bool DepartedPeer::ReadMessages() {
   while (true) {
     auto message = channel_.Receive();
     if (!message.ok()) return false;

@@ -26,7 +26,7 @@ class DepartedPeer {
   [[nodiscard]] bool Holds(uint32_t region) const { return held_.contains(region); }
 
  private:
-  bool Hear();
+  bool ReadMessages();
   void CloseChannel(const Poller& poller);
 
   Channel channel_;

@@ -220,7 +220,7 @@ void ShmTransport::Dispatch(uint64_t key, TimePoint now) {
   } else if (kind == PollKind::kListener) {
     acceptor_.Accept(context_.poller, now);
   } else if (kind == PollKind::kStranger) {
-    auto guest = acceptor_.Hear(context_.poller, number);
+    auto guest = acceptor_.ReadHello(context_.poller, number);
     const auto host = std::ranges::find_if(order_, [&](Link* link) {
       return guest && link->greeting().awaits_guest() && link->greeting().cookie() == guest->hello.cookie;
     });

@@ -30,7 +30,7 @@ const Source* SourceMaps::FindOrAsk(const RegionId& region, const DeviceUuid& re
   return found->second.dropped ? &gone_ : &found->second;
 }
 
-void SourceMaps::Tell(const Key& key, bool reads) {
+void SourceMaps::Report(const Key& key, bool reads) {
   (void)channel_->Send(Encode(SourceVerdict{.region = key.first, .reader = key.second, .reads = reads}));
 }
 
@@ -200,7 +200,7 @@ void SourceMaps::OnFinished(const Key& key, Result<std::shared_ptr<const device:
   }
   const bool ready = source.state == Source::State::kReady;
   if (key.first.first == kTrialRegion) return ready ? Try(key, source) : EndTrial(key, source, false);
-  if (!source.dropped) Tell(key, ready);
+  if (!source.dropped) Report(key, ready);
 }
 
 void SourceMaps::Try(const Key& key, Source& cell) {
@@ -265,7 +265,7 @@ bool SourceMaps::Step() {
   }
   std::erase_if(verdicts_, [this](const auto& verdict) {
     if (sources_.contains(verdict.first)) return false;
-    Tell(verdict.first, verdict.second);
+    Report(verdict.first, verdict.second);
     return true;
   });
   return std::erase_if(drops_,

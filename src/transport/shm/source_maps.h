@@ -71,7 +71,7 @@ class SourceMaps {
   void OnFinished(const Key& key, Result<std::shared_ptr<const device::Mapping>> mapping);
   void Abandon();
   bool Unmap(const Key& key, Source& source);
-  void Tell(const Key& key, bool reads);
+  void Report(const Key& key, bool reads);
   [[nodiscard]] Status CheckOffer(const SourceOffer& offer) const;
   void Try(const Key& key, Source& cell);
   void OnTried(const Key& key, const Status& outcome);

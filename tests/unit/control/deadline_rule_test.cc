@@ -54,10 +54,10 @@ TEST_F(DeadlineRuleTest, TheRankThatIsMissingIsNamed) {
   rule.OnStepTimer(group);
 }
 
-TEST_F(DeadlineRuleTest, OfAStepThatIsSteeredTheControlIsToBlame) {
+TEST_F(DeadlineRuleTest, OfACommandTheControlIsToBlame) {
   engine.step = EngineStep::kHalting;
-  EXPECT_CALL(steering, TimedOut).WillOnce(Return(Status(Code::kTimedOut, "no answer")));
-  EXPECT_CALL(engines, SteerFailed(group, _));
+  EXPECT_CALL(commands, TimedOut).WillOnce(Return(Status(Code::kTimedOut, "no answer")));
+  EXPECT_CALL(engines, CommandFailed(group, _));
   rule.OnStepTimer(group);
 }
 

@@ -6,16 +6,16 @@
 namespace weightcast::control {
 namespace {
 
-using protocol::Move;
+using protocol::Command;
 using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::Return;
-using Answer = Steering::Answer;
+using Answer = Commands::Answer;
 
 class EngineRuleTest : public RuleBench {
  protected:
   EngineRuleTest() : a(Of(Add("a", 0)).group), b(Of(Add("b", 0)).group) {
-    ON_CALL(steering, Ask).WillByDefault(Return(Answer::kDone));
+    ON_CALL(commands, Ask).WillByDefault(Return(Answer::kDone));
     ON_CALL(ranks, AllAt).WillByDefault(Return(false));
     rule.Open({a, b}, EngineStep::kGranting);
   }
@@ -62,15 +62,15 @@ TEST_F(EngineRuleTest, AnEngineGoesToItsEndInOneGoWithoutAControl) {
   EXPECT_EQ(StepOf(a), EngineStep::kDone);
 }
 
-TEST_F(EngineRuleTest, AStepThatIsSteeredWaits) {
-  ON_CALL(steering, Ask(_, Move::kPause, _)).WillByDefault(Return(Answer::kAwaited));
+TEST_F(EngineRuleTest, ACommandIsWaitedFor) {
+  ON_CALL(commands, Ask(_, Command::kPause, _)).WillByDefault(Return(Answer::kAwaited));
   Group& group = roster.Change(*roster.FindGroup(a));
   group.controlled = true;
   EXPECT_CALL(ranks, Ask).Times(0);
   rule.BeginGrants(a);
   EXPECT_EQ(StepOf(a), EngineStep::kPausing);
   EXPECT_CALL(ranks, Ask(a));
-  rule.Steered(a);
+  rule.CommandDone(a);
   EXPECT_EQ(StepOf(a), EngineStep::kGranting);
 }
 

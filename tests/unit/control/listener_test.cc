@@ -181,10 +181,10 @@ TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMayOnlyAsk) {
     ASSERT_EQ(event.kind, stream::EventKind::kMessage) << event.reason.ToString();
     auto opened = OpenEnvelope(std::move(event.body));
     ASSERT_TRUE(opened.ok());
-    auto parcel = assembler.Add(opened->envelope.kind, std::move(opened->part));
-    ASSERT_TRUE(parcel.ok());
-    if (!*parcel) continue;
-    const auto shown = protocol::DecodeObserverReply(*Unpack(std::move(**parcel)));
+    auto whole = assembler.Add(opened->envelope.kind, std::move(opened->part));
+    ASSERT_TRUE(whole.ok());
+    if (!*whole) continue;
+    const auto shown = protocol::DecodeObserverReply(*Unpack(std::move(**whole)));
     ASSERT_TRUE(shown.ok()) << shown.status().ToString();
     const uint64_t term = std::get<protocol::ClusterView>(*shown).term.number;
     EXPECT_GT(term, newest);

@@ -122,7 +122,7 @@ TEST(MachineFault, ARankThatDiesBetweenServeAndServingDoesNotUndoTheCommit) {
   c.Settle();
   c.processes[c.engines["a"][1]].stuck = true;  // Will not hear Serve.
   c.processes[c.engines["a"][1]].committed = true;
-  c.Do(Said{c.engines["a"][1], protocol::Committed{.update = c.state.updates.open->id}});
+  c.Do(MessageReceived{c.engines["a"][1], protocol::Committed{.update = c.state.updates.open->id}});
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
   c.KillAndNotice(c.engines["a"][1]);
@@ -294,13 +294,13 @@ TEST(MachineFault, StaleMessagesAreDropped) {
   protocol::UpdateId other_term = c.state.updates.open->id;
   other_term.term.id = 1;
   for (const protocol::UpdateId& id : {old, other_term}) {
-    c.Do(Said{c.engines["a"][0], protocol::Granted{.update = id, .grants = {}}});
-    c.Do(Said{c.engines["a"][0], protocol::Ready{.update = id}});
-    c.Do(Said{c.engines["a"][0], protocol::Committed{.update = id}});
-    c.Do(Said{c.engines["a"][0], protocol::Serving{.update = id, .version = kFirst}});
-    c.Do(Said{c.engines["a"][0], protocol::Aborted{.update = id, .lost = true}});
-    c.Do(Said{c.trainers[0],
-              protocol::Failed{.update = id, .destination = 0, .reason = {Code::kInternal, "x"}}});
+    c.Do(MessageReceived{c.engines["a"][0], protocol::Granted{.update = id, .grants = {}}});
+    c.Do(MessageReceived{c.engines["a"][0], protocol::Ready{.update = id}});
+    c.Do(MessageReceived{c.engines["a"][0], protocol::Committed{.update = id}});
+    c.Do(MessageReceived{c.engines["a"][0], protocol::Serving{.update = id, .version = kFirst}});
+    c.Do(MessageReceived{c.engines["a"][0], protocol::Aborted{.update = id, .lost = true}});
+    c.Do(MessageReceived{c.trainers[0],
+                         protocol::Failed{.update = id, .destination = 0, .reason = {Code::kInternal, "x"}}});
   }
   EXPECT_TRUE(c.state == before);
 }
@@ -315,7 +315,7 @@ TEST(MachineFault, AheadOfTurnCostsTheEngineTheUpdate) {
     const protocol::UpdateId id = c.state.updates.open->id;
     const protocol::WorkerMessage messages[] = {protocol::Ready{.update = id},
                                                 protocol::Committed{.update = id}};
-    c.Do(Said{c.engines["a"][0], messages[what]});
+    c.Do(MessageReceived{c.engines["a"][0], messages[what]});
     c.Settle();
     EXPECT_EQ(c.LastDone().reason.code(), Code::kProtocol);
     EXPECT_EQ(c.state.updates.committed.number, -1);
@@ -332,7 +332,7 @@ TEST(MachineFault, GrantsForTrainersThatDoNotExistAreRefused) {
     protocol::Granted granted{.update = c.state.updates.open->id,
                               .grants = {{.source = 0, .slot = 1, .id = 5}}};
     granted.grants.push_back({.source = trainer, .slot = 2, .id = 6});
-    c.Do(Said{c.engines["a"][0], granted});
+    c.Do(MessageReceived{c.engines["a"][0], granted});
     c.Settle();
     EXPECT_EQ(c.LastDone().reason.code(), Code::kProtocol);
   }
@@ -344,7 +344,8 @@ TEST(MachineFault, ServingWhatItWasNotToldEndsTheSession) {
   c.processes[c.engines["a"][1]].switches = false;
   c.PublishAll(1);
   c.Settle();
-  c.Do(Said{c.engines["a"][0], protocol::Serving{.update = c.state.updates.open->id, .version = kFirst}});
+  c.Do(MessageReceived{c.engines["a"][0],
+                       protocol::Serving{.update = c.state.updates.open->id, .version = kFirst}});
   EXPECT_TRUE(c.processes[c.engines["a"][0]].refused);
   EXPECT_EQ(c.processes[c.engines["a"][0]].refusal.code(), Code::kProtocol);
 }
@@ -352,9 +353,9 @@ TEST(MachineFault, ServingWhatItWasNotToldEndsTheSession) {
 TEST(MachineFault, AMessageOfTheOtherSideEndsTheSession) {
   Cluster c;
   c.Start(1, {{"a", 1}});
-  c.Do(Said{c.engines["a"][0], protocol::Published{.number = 1}});
+  c.Do(MessageReceived{c.engines["a"][0], protocol::Published{.number = 1}});
   EXPECT_EQ(c.processes[c.engines["a"][0]].refusal.code(), Code::kProtocol);
-  c.Do(Said{c.trainers[0], protocol::Ready{}});
+  c.Do(MessageReceived{c.trainers[0], protocol::Ready{}});
   EXPECT_EQ(c.processes[c.trainers[0]].refusal.code(), Code::kProtocol);
 }
 

@@ -283,7 +283,7 @@ TEST(MachinePlan, AMemberThatDiesWhilePlanningVoidsThePlan) {
 struct UnreachableEngine : Simulator {
   UnreachableEngine() {
     processes[t].stuck = true;  // Its words are put into its mouth.
-    Do(Said{t, protocol::Register{}});
+    Do(MessageReceived{t, protocol::Register{}});
   }
   void Fail(Code code) {
     Settle();
@@ -293,10 +293,10 @@ struct UnreachableEngine : Simulator {
                                   .reason = {code, "no answer from 10.0.0.2:4711"}};
     protocol::Failed stale = failed;
     --stale.update.epoch;
-    Do(Said{t, stale});
+    Do(MessageReceived{t, stale});
     EXPECT_EQ(state.plan.phase, PlanPhase::kPreparing);
-    Do(Said{t, failed});
-    Do(Said{t, failed});  // Counts once.
+    Do(MessageReceived{t, failed});
+    Do(MessageReceived{t, failed});  // Counts once.
   }
   [[nodiscard]] size_t planned() const { return state.plan.destinations.size(); }
 
@@ -344,7 +344,7 @@ TEST(MachinePlan, AnEngineThatCannotBeReachedIsLeftOutAndTriedAgainWithoutEnd) {
     EXPECT_NE(sim.state.last_error.message().find("cannot reach engine b rank 0"), std::string::npos);
     sim.Fire(TimerKind::kRetry, b);
     sim.Settle();
-    sim.Do(Said{sim.t, protocol::Prepared{.epoch = sim.state.plan.epoch}});
+    sim.Do(MessageReceived{sim.t, protocol::Prepared{.epoch = sim.state.plan.epoch}});
     EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
     EXPECT_EQ(sim.state.plan.groups.Of(b).failed_prepares, 0);
   }
@@ -367,8 +367,8 @@ TEST(MachinePlan, AWorkerThatNeverPreparesIsNamed) {
   sim.JoinTrainer(0, 1);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.processes[a].stuck = true;
-  sim.Do(Said{a, protocol::Register{}});
-  sim.Do(Said{a, protocol::LandingMap{}});
+  sim.Do(MessageReceived{a, protocol::Register{}});
+  sim.Do(MessageReceived{a, protocol::LandingMap{}});
   for (int i = 0; i < 3; ++i) {
     sim.Settle();
     sim.Fire(TimerKind::kPrepare);

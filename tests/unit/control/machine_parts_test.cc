@@ -118,7 +118,8 @@ TEST(MachineParts, APartThatWasNotAskedForCostsTheEngine) {
   c.processes[c.a0].grants = false;
   c.PublishAll(1);
   c.Settle();
-  c.Do(Said{c.a0, protocol::Granted{.update = *c.processes[c.a0].update, .grants = {}, .part = 1}});
+  c.Do(
+      MessageReceived{c.a0, protocol::Granted{.update = *c.processes[c.a0].update, .grants = {}, .part = 1}});
   c.Settle();
   EXPECT_THAT(c.log, testing::Contains(HasSubstr("said Granted out of turn")));
 }

@@ -12,7 +12,7 @@ namespace weightcast::control {
 namespace {
 
 std::string_view NameOfEvent(const Event& event) {
-  if (const auto* said = std::get_if<Said>(&event)) return protocol::NameOf(said->message);
+  if (const auto* said = std::get_if<MessageReceived>(&event)) return protocol::NameOf(said->message);
   static constexpr std::string_view kNames[] = {"Hello", "stream broken", "stream back", "lease over",
                                                 "",      "time-out",      "plan made",   "plan failed"};
   return kNames[event.index()];
@@ -44,7 +44,7 @@ class Adversary : public Simulator {
     }
     for (auto& [session, process] : processes) {
       Unstick(process);
-      if (IsControl(process) && Lives(process)) SteerLate(session);
+      if (IsControl(process) && Lives(process)) CommandLate(session);
     }
     for (auto& [session, process] : processes) {
       if (process.linked || !Lives(process)) continue;
@@ -65,11 +65,11 @@ class Adversary : public Simulator {
       EXPECT_FALSE(process.granted && !process.committed && IsTrainer(process));
     }
     CheckEnginesAgree();
-    CheckSteering();
+    CheckCommands();
   }
 
   /// Requests are let in exactly where one version is served.
-  void CheckSteering() {
+  void CheckCommands() {
     for (const Group& group : state.roster.groups()) {
       if (group.control.session == 0) continue;
       const Process& control = processes.at(group.control.session);
@@ -79,7 +79,7 @@ class Adversary : public Simulator {
       const bool serves = shown->version.number >= 0;
       if (!serves) {
         EXPECT_FALSE(control.admitted) << group.name << " is let in without a version";
-      } else if (!state.steering.orders.Of(group.id).failed) {
+      } else if (!state.commands.orders.Of(group.id).failed) {
         EXPECT_TRUE(control.admitted && !control.paused) << group.name << " is held back: " << shown->control;
       }
     }
@@ -123,7 +123,7 @@ class Adversary : public Simulator {
 
   static void Unstick(Process& process) {
     process.stuck = false;
-    process.grants = process.switches = process.fences = process.writes = process.steers = true;
+    process.grants = process.switches = process.fences = process.writes = process.commands = true;
   }
 
   Process* Any() {
@@ -196,7 +196,7 @@ class Adversary : public Simulator {
         return;
       case 2:
         process.grants = !process.grants || Chance(2);
-        process.steers = !process.steers || Chance(2);
+        process.commands = !process.commands || Chance(2);
         return;
       case 3:
         process.switches = !process.switches || Chance(2);

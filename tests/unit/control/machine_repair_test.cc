@@ -42,7 +42,7 @@ TEST(MachineRepair, AnEngineIsNotAskedForWhatItServesButHoldsNoMoreInItsSpareBuf
   c.processes[slow].deaf = true;
   c.PublishAll(2);
   c.Settle();
-  c.Do(Said{c.trainers[0], protocol::Cancel{2}});
+  c.Do(MessageReceived{c.trainers[0], protocol::Cancel{2}});
   c.Settle();
   for (const auto& [name, ranks] : c.engines) EXPECT_EQ(c.Served(ranks[0]), kFirst);
   const size_t plans = c.plans.size();

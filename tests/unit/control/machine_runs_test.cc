@@ -155,7 +155,7 @@ TEST(MachineRuns, NumbersRise) {
   sim.Settle();
   sim.Publish(t, 5);
   sim.Settle();
-  sim.Do(Said{t, protocol::Published{.number = 5, .run = sim.state.runs.run}});
+  sim.Do(MessageReceived{t, protocol::Published{.number = 5, .run = sim.state.runs.run}});
   sim.Settle();
   ASSERT_EQ(sim.processes[t].done.size(), 1U);
   EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
@@ -206,7 +206,7 @@ TEST(MachineRuns, BytesOfARunThatAnotherControllerCountedAreRefused) {
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
   // It said Hello before it published, so that nothing showed that it had outlived a controller.
-  sim.Do(Said{t0, protocol::Published{.number = 1, .run = {.number = 1, .origin = 5}}});
+  sim.Do(MessageReceived{t0, protocol::Published{.number = 1, .run = {.number = 1, .origin = 5}}});
   sim.Publish(t1, 1);
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());
@@ -288,7 +288,7 @@ TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
   const SessionId again = sim.JoinTrainer(1, 2);
   ASSERT_EQ(sim.state.runs.run.number, 2U);
   // The one that stayed has not heard of it as it publishes.
-  sim.Do(Said{t0, protocol::Published{.number = 1, .run = first}});
+  sim.Do(MessageReceived{t0, protocol::Published{.number = 1, .run = first}});
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());
   EXPECT_EQ(

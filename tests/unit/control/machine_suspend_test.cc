@@ -87,7 +87,7 @@ TEST(MachineSuspend, ARankThatSleepsInANewSessionIsNoFailure) {
 TEST(MachineSuspend, TrainersDoNotSleep) {
   Cluster c;
   c.Start(1, {{"a", 1}});
-  c.Do(Said{c.trainers[0], protocol::Suspended{}});
+  c.Do(MessageReceived{c.trainers[0], protocol::Suspended{}});
   EXPECT_THAT(c.processes[c.trainers[0]].refusal.message(), HasSubstr("its role does not send"));
 }
 

@@ -320,7 +320,7 @@ TEST(MachineUpdate, CancelOfAnOlderRunLeavesTheNumberToTheNext) {
   c.Join(ServesOf("d", {.run = 4, .number = 9, .origin = 6}));  // Of another controller: a run begins.
   ASSERT_EQ(c.state.runs.run.number, 5U);
   ASSERT_TRUE(c.state.updates.open);
-  c.Do(Said{c.trainers[0], protocol::Cancel{.number = 1}});
+  c.Do(MessageReceived{c.trainers[0], protocol::Cancel{.number = 1}});
   EXPECT_FALSE(c.state.updates.open);
   rank.grants = true;
   c.Settle();

@@ -33,7 +33,7 @@ class OpeningRuleTest : public RuleBench {
 
 TEST_F(OpeningRuleTest, AnEngineThatWasNotAbleTakesNoPartAndIsNamed) {
   Offer(5, /*waiting=*/true, /*hold=*/false);
-  ON_CALL(steering, Overdue).WillByDefault([](const Group& group) {
+  ON_CALL(commands, Overdue).WillByDefault([](const Group& group) {
     return group.name == "a" ? Status(Code::kTimedOut, "no answer") : Status::Ok();
   });
   rule.TryOpen();

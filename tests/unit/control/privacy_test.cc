@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "control/conduit.h"
+#include "control/controller_stream.h"
 #include "control/envelope.h"
 #include "protocol/codec.h"
 #include "protocol/identity.h"
@@ -94,15 +94,15 @@ Result<protocol::ControllerMessage> Greet(const std::string& address, const stre
   hello.incarnation = claimed.value_or(protocol::IncarnationOf(hello.secret));
   const auto link = std::make_shared<SessionLink>();
   link->PushUrgent(*MakePacket(protocol::WorkerMessage(hello)));
-  const auto conduit = std::move(*Conduit::Create());
-  WC_RETURN_IF_ERROR(conduit->Connect({.address = address, .token = token, .lease = kPatience}, link));
+  const auto stream = std::move(*ControllerStream::Create());
+  WC_RETURN_IF_ERROR(stream->Connect({.address = address, .token = token, .lease = kPatience}, link));
   const TimePoint deadline = Clock::now() + kPatience;
   while (true) {
-    auto event = conduit->Next(deadline);
-    if (event.kind == Conduit::Event::Kind::kNone) return Status(Code::kTimedOut, "no answer");
-    if (event.kind == Conduit::Event::Kind::kClosed) return event.reason;
-    if (event.kind != Conduit::Event::Kind::kMessage) continue;
-    WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(event.parcel)));
+    auto event = stream->Next(deadline);
+    if (event.kind == ControllerStream::Event::Kind::kNone) return Status(Code::kTimedOut, "no answer");
+    if (event.kind == ControllerStream::Event::Kind::kClosed) return event.reason;
+    if (event.kind != ControllerStream::Event::Kind::kMessage) continue;
+    WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(event.message)));
     return protocol::DecodeControllerMessage(encoded);
   }
 }

@@ -48,9 +48,9 @@ struct MockPublications : Publications {
   MOCK_METHOD(void, Opened, (), (override));
   MOCK_METHOD(void, Reopens, (), (override));
 };
-struct MockSteering : Steering {
-  virtual ~MockSteering() = default;
-  MOCK_METHOD(Answer, Ask, (const Group&, protocol::Move, const Version&), (override));
+struct MockCommands : Commands {
+  virtual ~MockCommands() = default;
+  MOCK_METHOD(Answer, Ask, (const Group&, protocol::Command, const Version&), (override));
   MOCK_METHOD(Status, Overdue, (const Group&), (const, override));
   MOCK_METHOD(Status, TimedOut, (const Group&), (override));
   MOCK_METHOD(void, Attach, (SessionId, const protocol::Hello&), (override));
@@ -86,8 +86,8 @@ struct MockEngines : Engines {
   MOCK_METHOD(void, BeginGrants, (GroupId), (override));
   MOCK_METHOD(void, Advance, (), (override));
   MOCK_METHOD(void, RanksCame, (GroupId, RankStep), (override));
-  MOCK_METHOD(void, Steered, (GroupId), (override));
-  MOCK_METHOD(void, SteerFailed, (GroupId, const Status&), (override));
+  MOCK_METHOD(void, CommandDone, (GroupId), (override));
+  MOCK_METHOD(void, CommandFailed, (GroupId, const Status&), (override));
   MOCK_METHOD(void, Out, (GroupId, const Status&, const Worker*, SessionId), (override));
   MOCK_METHOD(void, OutUpTo, (EngineStep, const Status&), (override));
   MOCK_METHOD(void, LoseRank, (GroupId, const Status&, const Worker*), (override));
@@ -220,7 +220,7 @@ class RuleBench : public ::testing::Test {
   ::testing::NiceMock<MockRuns> runs;
   ::testing::NiceMock<MockPlanning> planning;
   ::testing::NiceMock<MockPublications> publications;
-  ::testing::NiceMock<MockSteering> steering;
+  ::testing::NiceMock<MockCommands> commands;
   ::testing::NiceMock<MockOpening> opening;
   ::testing::NiceMock<MockUpdates> updates;
   ::testing::NiceMock<MockEngines> engines;
@@ -235,7 +235,7 @@ class RuleBench : public ::testing::Test {
                   .runs = &runs,
                   .planning = &planning,
                   .publications = &publications,
-                  .steering = &steering,
+                  .commands = &commands,
                   .opening = &opening,
                   .updates = &updates,
                   .engines = &engines,

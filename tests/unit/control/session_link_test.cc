@@ -146,16 +146,16 @@ TEST(Packets, LargeMessagesTravelInPieces) {
   ASSERT_TRUE(packet.ok());
   EXPECT_GE((*packet)->parts.size(), 5U);
   Assembler assembler;
-  std::optional<Parcel> parcel;
+  std::optional<EncodedMessage> whole;
   for (size_t part = 0; part < (*packet)->parts.size(); ++part) {
     EXPECT_LE((*packet)->parts[part].size() + kEnvelopeHead, stream::kMostFrameBytes);
-    EXPECT_FALSE(parcel);
+    EXPECT_FALSE(whole);
     auto added = assembler.Add((*packet)->kind(part), (*packet)->parts[part]);
     ASSERT_TRUE(added.ok()) << added.status().ToString();
-    parcel = *added;
+    whole = *added;
   }
-  ASSERT_TRUE(parcel);
-  const auto encoded = Unpack(std::move(*parcel));
+  ASSERT_TRUE(whole);
+  const auto encoded = Unpack(std::move(*whole));
   ASSERT_TRUE(encoded.ok()) << encoded.status().ToString();
   const auto decoded = protocol::DecodeControllerMessage(*encoded);
   ASSERT_TRUE(decoded.ok());

@@ -67,11 +67,11 @@ struct SimulatedProcess {
   uint32_t sources = 0;
 
   // As an engine's control.
-  bool steers = true;  ///< Answers Steer.
+  bool commands = true;  ///< Answers EngineCommand.
   bool paused = false, admitted = false;
   Version settled;
-  Status cannot;  ///< Its answer to the next Steer.
-  std::vector<protocol::Steer> orders;
+  Status cannot;  ///< Its answer to the next EngineCommand.
+  std::vector<protocol::EngineCommand> orders;
 
   // As a trainer.
   uint32_t epoch = 0;
@@ -125,18 +125,18 @@ struct SimulatedProcess {
     return had_granted && !touched && in_place;
   }
   /// As an engine's control.
-  void HearSteer(const protocol::Steer& message) {
+  void OnCommand(const protocol::EngineCommand& message) {
     orders.push_back(message);
-    if (!steers) return;
+    if (!commands) return;
     const Status status = std::exchange(cannot, Status::Ok());
     if (status.ok()) {
-      if (message.move == protocol::Move::kPause) paused = true;
-      if (message.move == protocol::Move::kSettle) settled = message.version;
-      if (message.move == protocol::Move::kAdmit) paused = false;
-      admitted =
-          message.move == protocol::Move::kAdmit || (admitted && message.move != protocol::Move::kEvict);
+      if (message.command == protocol::Command::kPause) paused = true;
+      if (message.command == protocol::Command::kActivate) settled = message.version;
+      if (message.command == protocol::Command::kResume) paused = false;
+      admitted = message.command == protocol::Command::kResume ||
+                 (admitted && message.command != protocol::Command::kDrain);
     }
-    outbox.push_back(protocol::Steered{.order = message.order, .status = status});
+    outbox.push_back(protocol::EngineCommandResult{.order = message.order, .status = status});
   }
 };
 

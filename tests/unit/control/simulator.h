@@ -121,10 +121,10 @@ class Simulator {
       Hear(process, protocol::GrantRequest{.update = *process.update, .version = process.next});
   }
   /// A control that has been asked for something answers.
-  void SteerLate(SessionId session) {
+  void CommandLate(SessionId session) {
     Process& control = processes[session];
-    control.steers = true;
-    for (const protocol::Steer& order : std::exchange(control.orders, {})) Hear(control, order);
+    control.commands = true;
+    for (const protocol::EngineCommand& order : std::exchange(control.orders, {})) Hear(control, order);
   }
   /// A rank that was told to abort and had not fenced does so.
   void FenceLate(SessionId session) {
@@ -200,7 +200,7 @@ class Simulator {
   }
   static bool Lives(const Process& process) { return process.alive && !process.refused; }
   [[nodiscard]] bool Known(SessionId session) const {
-    return state.roster.Find(session) != nullptr || state.roster.SteeredBy(session) != nullptr;
+    return state.roster.Find(session) != nullptr || state.roster.ControlledBy(session) != nullptr;
   }
 
   void Do(const Event& event) {
@@ -380,9 +380,9 @@ class Simulator {
       }
     });
   }
-  void Check(Process& to, const protocol::Steer& message) {
+  void Check(Process& to, const protocol::EngineCommand& message) {
     EXPECT_GT(message.order, to.orders.empty() ? 0 : to.orders.back().order);
-    if (message.move != protocol::Move::kAdmit) return;
+    if (message.command != protocol::Command::kResume) return;
     for (const auto& [session, rank] : processes) {
       const bool member = Known(session) && rank.hello.name.role == protocol::Role::kInference &&
                           rank.hello.name.engine == to.hello.name.engine && rank.alive &&
@@ -455,7 +455,7 @@ class Simulator {
       Process& process = processes[which];
       const protocol::WorkerMessage message = process.outbox.front();
       process.outbox.pop_front();
-      Do(Said{which, message});
+      Do(MessageReceived{which, message});
     } else if (kind == 1) {
       Process& process = processes[which];
       const protocol::ControllerMessage message = process.inbox.front();
@@ -517,7 +517,7 @@ class Simulator {
   void Hear(Process&, const Message&) {}
   void Hear(Process& process, const protocol::Welcome& message) {
     process.run = message.run;
-    if (IsControl(process)) return process.outbox.push_back(protocol::Steered{});
+    if (IsControl(process)) return process.outbox.push_back(protocol::EngineCommandResult{});
     if (process.state == protocol::EngineState::kSuspended)
       return process.outbox.push_back(protocol::Suspended{});
     process.SayRegister();
@@ -577,7 +577,7 @@ class Simulator {
     rank.outbox.push_back(protocol::Serving{.update = message.update, .version = rank.version});
   }
   void Hear(Process& process, const protocol::Abort& message) { kept += process.HearAbort(message) ? 1 : 0; }
-  static void Hear(Process& control, const protocol::Steer& message) { control.HearSteer(message); }
+  static void Hear(Process& control, const protocol::EngineCommand& message) { control.OnCommand(message); }
   void Hear(Process& source, const protocol::Release&) { ++source.releases; }
   void Hear(Process& trainer, const protocol::Stop&) { ++trainer.stops; }
   void Hear(Process& trainer, const protocol::Superseded& message) {

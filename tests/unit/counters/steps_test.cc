@@ -51,8 +51,8 @@ TEST(Marker, AWrongExpressionIsRefused) {
 
 TEST(Lines, EndAtLineFeedsAndCarriageReturns) {
   Lines lines;
-  EXPECT_THAT(lines.Feed("one\ntwo\r\nthr"), ElementsAre("one", "two"));
-  EXPECT_THAT(lines.Feed("ee\rfour"), ElementsAre("three"));
+  EXPECT_THAT(lines.Add("one\ntwo\r\nthr"), ElementsAre("one", "two"));
+  EXPECT_THAT(lines.Add("ee\rfour"), ElementsAre("three"));
   EXPECT_EQ(lines.Rest(), "four");
   EXPECT_EQ(lines.Rest(), "");
 }
@@ -60,7 +60,7 @@ TEST(Lines, EndAtLineFeedsAndCarriageReturns) {
 TEST(Lines, OneThatNeverEndsIsCut) {
   Lines lines;
   size_t pieces = 0;
-  for (int i = 0; i < 64; ++i) pieces += lines.Feed(std::string(4096, 'x')).size();
+  for (int i = 0; i < 64; ++i) pieces += lines.Add(std::string(4096, 'x')).size();
   EXPECT_GT(pieces, 2U);
 }
 

@@ -87,7 +87,7 @@ TEST(Codec, NoMemberIsNamedTwice) {
 
 TEST(Codec, EveryEmptyMessageSurvives) {
   for (const WorkerMessage& message : {WorkerMessage(Register{}), WorkerMessage(LandingMap{}),
-                                       WorkerMessage(Ready{}), WorkerMessage(Steered{})}) {
+                                       WorkerMessage(Ready{}), WorkerMessage(EngineCommandResult{})}) {
     const auto decoded = DecodeWorkerMessage(Encode(message));
     ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
     EXPECT_TRUE(*decoded == message);
@@ -224,11 +224,12 @@ TEST(Codec, EnumsAreChecked) {
                     .rules = ""};
   });
   ExpectOnlyKnown<Code>("status.code", [](Code value) {
-    return Steered{.status = value == Code::kOk ? Status() : Status(value, "why")};
+    return EngineCommandResult{.status = value == Code::kOk ? Status() : Status(value, "why")};
   });
   for (const int value : {0, 1, 2, 3, 4}) {
-    const ControllerMessage message = Steer{.order = 1, .move = static_cast<Move>(value), .version = {}};
-    EXPECT_EQ(DecodeControllerMessage(Encode(message)).ok(), value <= static_cast<int>(Move::kEvict));
+    const ControllerMessage message =
+        EngineCommand{.order = 1, .command = static_cast<Command>(value), .version = {}};
+    EXPECT_EQ(DecodeControllerMessage(Encode(message)).ok(), value <= static_cast<int>(Command::kDrain));
   }
 }
 
@@ -334,7 +335,8 @@ TEST(Brief, IsOnePrintableLineWithinItsLimit) {
   EXPECT_THAT(BriefOf(failed), HasSubstr("two lines"));
   std::string accents;
   for (int i = 0; i < 1000; ++i) accents += "\xc3\xa9";
-  const std::string cut = BriefOf(WorkerMessage(Steered{.order = 1, .status = {Code::kInternal, accents}}));
+  const std::string cut =
+      BriefOf(WorkerMessage(EngineCommandResult{.order = 1, .status = {Code::kInternal, accents}}));
   EXPECT_LE(cut.size(), kMaxTracedBytes);
   EXPECT_GE(cut.size(), kMaxTracedBytes - 1);
   EXPECT_TRUE(cut.ends_with("...") && IsUtf8(cut)) << cut;

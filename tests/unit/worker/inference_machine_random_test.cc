@@ -41,8 +41,8 @@ class RandomWorld {
       : landing_(landing), parts_(parts), random_(seed), steps_(steps), states_(states) {
     state_.self = {protocol::Role::kInference, "e", 0};
     state_.verify = verify;
-    Feed(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
-    Feed(RegisterCalled{.landing = landing, .same_memory = false, .parts = parts_});
+    Dispatch(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
+    Dispatch(RegisterCalled{.landing = landing, .same_memory = false, .parts = parts_});
   }
 
   /// What a healthy world would do next, mostly; sometimes anything.
@@ -50,21 +50,21 @@ class RandomWorld {
     if (Pick(10) < 6) return Helpful();
     switch (Pick(18)) {
       case 0:
-        return Feed(PlanArrived{++epoch_});
+        return Dispatch(PlanArrived{++epoch_});
       case 1:
       case 2:
-        return Feed(PlanReady{epoch_});
+        return Dispatch(PlanReady{epoch_});
       case 3:
       case 4:
         return NextUpdate();
       case 5:
-        return Feed(protocol::Commit{Recent()});
+        return Dispatch(protocol::Commit{Recent()});
       case 6:
-        return Feed(protocol::Serve{Recent()});
+        return Dispatch(protocol::Serve{Recent()});
       case 7:
         return AbortOf(Recent());
       case 8:
-        return Feed(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
+        return Dispatch(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
       case 9:
       case 10:
       case 11:
@@ -80,9 +80,9 @@ class RandomWorld {
   [[nodiscard]] int served() const { return served_; }
   /// The controller goes away; afterwards nobody may be left waiting.
   void End() {
-    Feed(SessionEnded{{Code::kTimedOut, "no controller"}});
+    Dispatch(SessionEnded{{Code::kTimedOut, "no controller"}});
     for (int i = 0; i < 4; ++i) DataPlane();
-    Feed(CallExpired{});
+    Dispatch(CallExpired{});
     EXPECT_FALSE(in_call_) << "a call without an answer";
     EXPECT_FALSE(open_) << "grants left open";
   }
@@ -100,46 +100,49 @@ class RandomWorld {
     const bool started = update == granted_ && started_;
     if (update == granted_) may_start_ = false;
     const bool calls_wait_on = Pick(2) == 0;  // Superseded, or to be tried again.
-    Feed(protocol::Abort{
+    Dispatch(protocol::Abort{
         .update = update, .reason = calls_wait_on ? Status::Ok() : kDead, .started = started});
   }
   /// Another attempt, under the same plan or the next.
   void Again() {
     if (sequence_ == 0) return;
     if (Pick(2) == 0) {
-      Feed(PlanArrived{++epoch_});
-      Feed(PlanReady{epoch_});
+      Dispatch(PlanArrived{++epoch_});
+      Dispatch(PlanReady{epoch_});
     }
-    Feed(protocol::GrantRequest{Update(sequence_, epoch_, ++attempt_), Number(version_)});
+    Dispatch(protocol::GrantRequest{Update(sequence_, epoch_, ++attempt_), Number(version_)});
   }
   /// Another rank reads what has landed here, or ceases to.
   void Giving() {
-    if (std::exchange(lent_, false)) return Feed(MemoryFree{});
+    if (std::exchange(lent_, false)) return Dispatch(MemoryFree{});
     if (VersionToLend(state_).number < 0) return;
     lent_ = true;
-    Feed(MemoryLent{});
+    Dispatch(MemoryLent{});
   }
   /// Every rank of the engine has the part at hand.
   void NextPart() {
-    Feed(protocol::GrantRequest{.update = state_.update, .version = state_.version, .part = state_.part + 1});
+    Dispatch(
+        protocol::GrantRequest{.update = state_.update, .version = state_.version, .part = state_.part + 1});
   }
   void NextUpdate() {
     attempt_ = 0;
-    Feed(protocol::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
+    Dispatch(protocol::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
   }
 
   void Helpful() {
     if (state_.suspended && !in_call_) {
       in_call_ = true;
       receiving_ = false;
-      return Feed(RegisterCalled{.landing = landing_, .same_memory = Pick(2) == 0, .parts = parts_});
+      return Dispatch(RegisterCalled{.landing = landing_, .same_memory = Pick(2) == 0, .parts = parts_});
     }
-    if (!state_.prepared) return state_.epoch == 0 ? Feed(PlanArrived{++epoch_}) : Feed(PlanReady{epoch_});
+    if (!state_.prepared)
+      return state_.epoch == 0 ? Dispatch(PlanArrived{++epoch_}) : Dispatch(PlanReady{epoch_});
     if (state_.uncertain && state_.fenced) return AbortOf(state_.update);
     if (opening_ || open_ || fencing_ || verifying_ || copying_) return DataPlane();
     if (state_.step == worker::Step::kReady && state_.part + 1 < parts_) return NextPart();
-    if (state_.step == worker::Step::kReady && !state_.commit) return Feed(protocol::Commit{state_.update});
-    if (state_.step == worker::Step::kCommitted) return Feed(protocol::Serve{state_.update});
+    if (state_.step == worker::Step::kReady && !state_.commit)
+      return Dispatch(protocol::Commit{state_.update});
+    if (state_.step == worker::Step::kCommitted) return Dispatch(protocol::Serve{state_.update});
     if (state_.reclaiming) return Giving();
     if (state_.step == worker::Step::kNone) {
       if (state_.retried) return Pick(4) == 0 ? AbortOf(state_.closed) : Again();
@@ -151,35 +154,35 @@ class RandomWorld {
   void DataPlane() {
     if (opening_) {
       opening_ = false;
-      if (Pick(5) == 0) return Feed(OpenFailed{granted_, {Code::kExhausted, "no slot"}});
+      if (Pick(5) == 0) return Dispatch(OpenFailed{granted_, {Code::kExhausted, "no slot"}});
       open_ = may_start_ = true;
       started_ = false;
-      return Feed(GrantsOpened{granted_, {}});
+      return Dispatch(GrantsOpened{granted_, {}});
     }
     if (fencing_) {
       fencing_ = open_ = false;
       if (landing_ == Landing::kShadow && state_.step == worker::Step::kAborting && Pick(4) == 0) {
         landed_ = -1;  // Another buffer.
-        return Feed(SpareSetAside{granted_});
+        return Dispatch(SpareSetAside{granted_});
       }
-      return Feed(GrantsFenced{granted_});
+      return Dispatch(GrantsFenced{granted_});
     }
     if (verifying_) {
       verifying_ = false;
-      return Feed(Verified{granted_, Pick(3) == 0 ? Status(Code::kCorrupt, "x") : Status::Ok()});
+      return Dispatch(Verified{granted_, Pick(3) == 0 ? Status(Code::kCorrupt, "x") : Status::Ok()});
     }
     if (copying_) {
       copying_ = false;
       if (landing_ == Landing::kShadow && Pick(4) == 0) {
         live_ = before_;  // The engine has refused, and has changed nothing.
-        return Feed(SwitchRun{.update = granted_, .status = kDead});
+        return Dispatch(SwitchRun{.update = granted_, .status = kDead});
       }
       live_ = target_;
       EXPECT_TRUE(landing_ != Landing::kShadow || landed_ == target_) << "copied what is not there";
-      return Feed(SwitchRun{.update = granted_});
+      return Dispatch(SwitchRun{.update = granted_});
     }
     if (!open_) return;
-    if (Pick(8) == 0) return Feed(SourceLost{granted_, kDead});
+    if (Pick(8) == 0) return Dispatch(SourceLost{granted_, kDead});
     if (!may_start_) return;
     if (!std::exchange(started_, true)) {
       if (landing_ == Landing::kInPlace) live_ = -2;  // A mixture, from here on.
@@ -188,48 +191,48 @@ class RandomWorld {
     const bool last = state_.part + 1 == parts_;
     if (landing_ == Landing::kInPlace) live_ = last ? target_ : -2;
     landed_ = target_;
-    Feed(Arrived{granted_, 1, 1});
+    Dispatch(Arrived{granted_, 1, 1});
   }
 
   void User() {
     if (in_call_) {
-      if (Pick(3) == 0) Feed(CallExpired{.away = ++expired_ % 4 == 0 ? kDead : Status::Ok()});
+      if (Pick(3) == 0) Dispatch(CallExpired{.away = ++expired_ % 4 == 0 ? kDead : Status::Ok()});
       return;
     }
     in_call_ = true;
     receiving_ = false;
-    if (Pick(20) == 0) return Feed(SuspendCalled{});
+    if (Pick(20) == 0) return Dispatch(SuspendCalled{});
     switch (Pick(8)) {
       case 0:
-        return Feed(RegisterCalled{.landing = landing_, .same_memory = true, .parts = parts_});
+        return Dispatch(RegisterCalled{.landing = landing_, .same_memory = true, .parts = parts_});
       case 1:
       case 2:
-        return Feed(BeginCalled{});
+        return Dispatch(BeginCalled{});
       case 3:
       case 4:
         handing_on_ = false;
         receiving_ = true;
-        return Feed(ReceiveCalled{});
+        return Dispatch(ReceiveCalled{});
       case 5:
-        return Pick(3) > 0    ? Feed(FinishCalled{})
-               : Pick(2) == 0 ? Feed(CommitCalled{})
-                              : Feed(FinishCalled{.commits = false});
+        return Pick(3) > 0    ? Dispatch(FinishCalled{})
+               : Pick(2) == 0 ? Dispatch(CommitCalled{})
+                              : Dispatch(FinishCalled{.commits = false});
       case 6:
         handing_on_ = false;
-        return Feed(AbortCalled{});
+        return Dispatch(AbortCalled{});
       default:
-        return Feed(WaitCalled{});
+        return Dispatch(WaitCalled{});
     }
   }
 
-  void Feed(const InferenceEvent& event) {
+  void Dispatch(const InferenceEvent& event) {
     const InferenceState before = state_;
     readable_ = !in_call_ && CheckReadable(state_).ok();
     const auto actions = Advance(state_, event);
     steps_.Saw(NameOf(before.step), NameOf(state_.step), NameOfEvent(event));
     states_.Saw(protocol::NameOf(before.state), protocol::NameOf(state_.state), NameOfEvent(event));
     CheckServed(before, event);
-    for (const auto& action : actions) std::visit([&](const auto& a) { Carry(a); }, action);
+    for (const auto& action : actions) std::visit([&](const auto& a) { Execute(a); }, action);
     CheckServed(before, event);
     const bool gives_up =
         state_.call == worker::UserCall::kAbort || state_.call == worker::UserCall::kSuspend;
@@ -253,7 +256,7 @@ class RandomWorld {
     last_served_ = state_.served.number;
   }
 
-  void Carry(const SendMessage& send) {
+  void Execute(const SendMessage& send) {
     if (const auto* granted = std::get_if<protocol::Granted>(&send.message)) {
       EXPECT_TRUE(open_);
       EXPECT_EQ(granted->update, granted_);
@@ -267,11 +270,11 @@ class RandomWorld {
     const auto* aborted = std::get_if<protocol::Aborted>(&send.message);
     EXPECT_FALSE(aborted != nullptr && open_ && aborted->update == granted_) << "aborted before the fence";
   }
-  void Carry(const SendRegistration&) {
+  void Execute(const SendRegistration&) {
     if (landing_ == Landing::kShadow) landed_ = -1;
   }
-  void Carry(const ReclaimMemory&) { EXPECT_TRUE(lent_) << "nobody reads it"; }
-  void Carry(const OpenGrants& open) {
+  void Execute(const ReclaimMemory&) { EXPECT_TRUE(lent_) << "nobody reads it"; }
+  void Execute(const OpenGrants& open) {
     EXPECT_FALSE(open_ || opening_ || copying_ || verifying_) << "two owners of one buffer";
     EXPECT_FALSE(lent_) << "granted while others read it";
     EXPECT_FALSE(handing_on_) << "granted while the engine reads what has come";
@@ -281,18 +284,18 @@ class RandomWorld {
     granted_ = open.update;
     target_ = state_.version.number;
   }
-  void Carry(const RevokeGrants& revoke) {
+  void Execute(const RevokeGrants& revoke) {
     EXPECT_TRUE(open_ && revoke.update == granted_);
     fencing_ = true;
   }
-  void Carry(const VerifyChecksums&) { verifying_ = true; }
-  void Carry(const RunSwitch&) {
+  void Execute(const VerifyChecksums&) { verifying_ = true; }
+  void Execute(const RunSwitch&) {
     EXPECT_EQ(state_.user, UserPhase::kBegun) << "copied while the engine runs";
     EXPECT_TRUE(in_call_) << "nobody there to copy";
     copying_ = true;
     before_ = std::exchange(live_, -2);
   }
-  void Carry(const AnswerCall& answer) {
+  void Execute(const AnswerCall& answer) {
     EXPECT_TRUE(in_call_ || state_.epoch == 0) << "an answer too many";
     in_call_ = false;
     if (receiving_ && answer.status.ok() && answer.part + 1 < parts_) {

@@ -49,7 +49,7 @@ class Node {
     EXPECT_TRUE(memory.ok()) << memory.status().ToString();
     memory_ = *memory;
     receiver_ = std::make_unique<PlanReceiver>(*session_, background_, state_,
-                                               [this](const InferenceEvent& event) { Feed(event); });
+                                               [this](const InferenceEvent& event) { Dispatch(event); });
     peer_source_ = std::make_unique<PeerSource>(
         *session_, background_,
         PeerSource::Callbacks{.send = [this](protocol::WorkerMessage message) { Said(std::move(message)); },
@@ -57,14 +57,14 @@ class Node {
                               .on_lent =
                                   [this](bool lent) {
                                     SetLent(lent);
-                                    lent ? Feed(MemoryLent{}) : Feed(MemoryFree{});
+                                    lent ? Dispatch(MemoryLent{}) : Dispatch(MemoryFree{});
                                   }});
     Run([&] {
       const protocol::Welcome welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5};
-      peer_source_->Feed(welcome);
-      Feed(welcome);
-      Feed(RegisterCalled{.landing = mode == LandingMode::kShadow ? protocol::Landing::kShadow
-                                                                  : protocol::Landing::kInPlace});
+      peer_source_->Dispatch(welcome);
+      Dispatch(welcome);
+      Dispatch(RegisterCalled{.landing = mode == LandingMode::kShadow ? protocol::Landing::kShadow
+                                                                      : protocol::Landing::kInPlace});
     });
   }
   ~Node() {
@@ -126,16 +126,16 @@ class Node {
     ASSERT_TRUE(connection.ok()) << connection.status().ToString();
     Run([&] { receiver_->OnPlan(plan, memory_); });
     ASSERT_TRUE(Wait<protocol::Prepared>());
-    Run([&] { Feed(BeginCalled{}); });
+    Run([&] { Dispatch(BeginCalled{}); });
   }
-  void Feed(const InferenceEvent& event) {
+  void Dispatch(const InferenceEvent& event) {
     events_.push_back(event);
     if (std::exchange(feeding_, true)) return;
     while (!events_.empty()) {
       const InferenceEvent next = events_.front();
       events_.pop_front();
       for (const auto& action : Advance(state_, next))
-        std::visit([this](const auto& a) { Carry(a); }, action);
+        std::visit([this](const auto& a) { Execute(a); }, action);
     }
     feeding_ = false;
   }
@@ -175,16 +175,16 @@ class Node {
     said_.push_back(std::move(message));
     changed_.notify_all();
   }
-  void Carry(const SendMessage& send) { Said(send.message); }
-  void Carry(const SendRegistration&) {}
-  void Carry(const ReclaimMemory&) {
-    peer_source_->Feed(MemoryReclaimed{.reason = {Code::kCancelled, "wanted"}});
+  void Execute(const SendMessage& send) { Said(send.message); }
+  void Execute(const SendRegistration&) {}
+  void Execute(const ReclaimMemory&) {
+    peer_source_->Dispatch(MemoryReclaimed{.reason = {Code::kCancelled, "wanted"}});
   }
-  void Carry(const OpenGrants& open) { on_open ? on_open() : receiver_->Open(open); }
-  void Carry(const RevokeGrants& revoke) { receiver_->Revoke(revoke); }
-  void Carry(const VerifyChecksums&) {}
-  void Carry(const RunSwitch&) {}
-  void Carry(const AnswerCall&) {}
+  void Execute(const OpenGrants& open) { on_open ? on_open() : receiver_->Open(open); }
+  void Execute(const RevokeGrants& revoke) { receiver_->Revoke(revoke); }
+  void Execute(const VerifyChecksums&) {}
+  void Execute(const RunSwitch&) {}
+  void Execute(const AnswerCall&) {}
 
   std::unique_ptr<Session> session_;
   Background background_{"wc-prepare"};
@@ -214,7 +214,7 @@ class PeerSourceTest : public testing::Test {
     if (!prepared || prepared->epoch != epoch) return std::nullopt;
     to.PlanToReceive(planned, epoch, from);
     const protocol::UpdateId update = PeerUpdate(epoch, epoch);
-    to.Run([&] { to.Feed(protocol::GrantRequest{update, kFifth}); });
+    to.Run([&] { to.Dispatch(protocol::GrantRequest{update, kFifth}); });
     const auto granted = to.Wait<protocol::Granted>();
     if (!granted || granted->grants.size() != 1) return std::nullopt;
     const protocol::SourceGrant& grant = granted->grants[0];
@@ -243,7 +243,7 @@ TEST_F(PeerSourceTest, WhatWasReceivedIsGivenOn) {
       ASSERT_TRUE(start);
       from->Run([&] { from->peer_source().OnStart(*start); });
       ASSERT_TRUE(to->Wait<protocol::Ready>());
-      from->Run([&] { from->peer_source().Feed(protocol::Release{start->update, kFifth}); });
+      from->Run([&] { from->peer_source().Dispatch(protocol::Release{start->update, kFifth}); });
       ASSERT_TRUE(from->WaitUntilFree());
     }
     EXPECT_EQ(third.Wrong(5), 0);
@@ -264,11 +264,11 @@ TEST_F(PeerSourceTest, StopInTheMiddleIsFencedAndSaysNothing) {
   a.Run([&] {
     a.peer_source().OnStart(*start);
     EXPECT_TRUE(a.lent());
-    a.peer_source().Feed(protocol::Stop{start->update, 0});
+    a.peer_source().Dispatch(protocol::Stop{start->update, 0});
     EXPECT_TRUE(a.lent()) << "free before the fence";
   });
   EXPECT_TRUE(a.WaitUntilFree());
-  b.Run([&] { b.Feed(protocol::Abort{start->update, {Code::kPeerDead, "x"}}); });
+  b.Run([&] { b.Dispatch(protocol::Abort{start->update, {Code::kPeerDead, "x"}}); });
   EXPECT_TRUE(b.Wait<protocol::Aborted>());
   a.Run([&] {
     a.peer_source().OnStart({PeerUpdate(1, 1), {.run = 1, .number = 9}, 0, start->slot, start->grant});
@@ -295,10 +295,10 @@ TEST_F(PeerSourceTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
     opened.Set();
   };
   a.Run([&] {
-    a.Feed(PlanArrived{2});
-    a.Feed(PlanReady{2});
+    a.Dispatch(PlanArrived{2});
+    a.Dispatch(PlanReady{2});
     a.peer_source().OnStart(*start);
-    a.Feed(protocol::GrantRequest{PeerUpdate(2, 2), {.run = 1, .number = 6}});
+    a.Dispatch(protocol::GrantRequest{PeerUpdate(2, 2), {.run = 1, .number = 6}});
     EXPECT_EQ(a.state().step, Step::kRequested);
     EXPECT_EQ(VersionToLend(a.state()), Version{});
   });
@@ -307,7 +307,7 @@ TEST_F(PeerSourceTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
   const auto failed = a.Wait<protocol::Failed>();
   ASSERT_TRUE(failed) << "the destination waits for what will not come";
   EXPECT_EQ(failed->update, start->update);
-  b.Run([&] { b.Feed(protocol::Abort{start->update, {Code::kPeerDead, "x"}}); });
+  b.Run([&] { b.Dispatch(protocol::Abort{start->update, {Code::kPeerDead, "x"}}); });
   EXPECT_TRUE(b.Wait<protocol::Aborted>());
 }
 

@@ -309,51 +309,51 @@ TEST(TrainerMachine, RegisterWaitsForTheSources) {
 class RandomTrainer {
  public:
   explicit RandomTrainer(uint64_t seed) : random_(seed) {
-    Feed(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
-    Feed(TrainerRegisterCalled{});
+    Dispatch(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
+    Dispatch(TrainerRegisterCalled{});
   }
   void Step() {
     switch (Pick(15)) {
       case 0:
-        return Feed(TrainerPlanArrived{.epoch = ++epoch_, .run = {.number = 1}});
+        return Dispatch(TrainerPlanArrived{.epoch = ++epoch_, .run = {.number = 1}});
       case 1:
-        return Feed(SendPlanReady{epoch_});
+        return Dispatch(SendPlanReady{epoch_});
       case 2:
       case 3:
-        return Feed(PublishCalled{.number = ++number_, .hold = Pick(2) == 0});
+        return Dispatch(PublishCalled{.number = ++number_, .hold = Pick(2) == 0});
       case 4:
       case 5:
       case 6: {
         auto start = StartOf(sequence_, number_ - Pick(2), destination_++);
         start.update.epoch = epoch_;
-        return Feed(start);
+        return Dispatch(start);
       }
       case 7:
         ++sequence_;
-        return Feed(protocol::Release{Update(sequence_ - 1, epoch_), {1, number_ - Pick(2)}});
+        return Dispatch(protocol::Release{Update(sequence_ - 1, epoch_), {1, number_ - Pick(2)}});
       case 8:
         ++sequence_;
-        return Feed(protocol::Abort{Update(sequence_ - 1, epoch_), kDead, {1, number_ - Pick(2)}});
+        return Dispatch(protocol::Abort{Update(sequence_ - 1, epoch_), kDead, {1, number_ - Pick(2)}});
       case 9: {
         protocol::Done done;
         done.update = Update(sequence_, epoch_);
         done.version = {1, number_ - Pick(2)};
         done.met_policy = Pick(2) == 0;
         if (!done.met_policy) done.reason = kDead;
-        return Feed(done);
+        return Dispatch(done);
       }
       case 10:
-        return Feed(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
+        return Dispatch(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
       case 11:
-        return Feed(CancelCalled{number_});
+        return Dispatch(CancelCalled{number_});
       case 12:
-        return Feed(NoController{number_ - Pick(2), kDead});
+        return Dispatch(NoController{number_ - Pick(2), kDead});
       default:
         return Fence();
     }
   }
   void End() {
-    Feed(SessionEnded{{Code::kTimedOut, "no controller"}});
+    Dispatch(SessionEnded{{Code::kTimedOut, "no controller"}});
     while (!sending_.empty()) Fence();
     for (int64_t number = 1; number <= number_; ++number) {
       EXPECT_TRUE(freed_.contains(number)) << "WaitSources hangs";
@@ -368,32 +368,32 @@ class RandomTrainer {
     const auto [key, number] = *sending_.begin();
     if (Pick(2) == 0) {
       const Status status = Pick(3) == 0 ? kDead : Status::Ok();
-      Feed(SendEnded{.update = key.first, .destination = key.second, .status = status, .path = true});
+      Dispatch(SendEnded{.update = key.first, .destination = key.second, .status = status, .path = true});
     }
     sending_.erase(sending_.begin());
-    Feed(SendFenced{key.first, key.second});
+    Dispatch(SendFenced{key.first, key.second});
   }
-  void Feed(const TrainerEvent& event) {
-    for (const auto& action : Advance(state_, event)) std::visit([&](const auto& a) { Carry(a); }, action);
+  void Dispatch(const TrainerEvent& event) {
+    for (const auto& action : Advance(state_, event)) std::visit([&](const auto& a) { Execute(a); }, action);
   }
   template <typename T>
-  void Carry(const T&) {}
-  void Carry(const BeginSending& begin) {
+  void Execute(const T&) {}
+  void Execute(const BeginSending& begin) {
     const int64_t number = begin.start.version.number;
     sending_[{begin.start.update, begin.start.destination}] = number;
     EXPECT_TRUE(!freed_.contains(number) || held_.contains(number)) << "sends what may have changed";
   }
-  void Carry(const SendMessage& send) {
+  void Execute(const SendMessage& send) {
     const auto* published = std::get_if<protocol::Published>(&send.message);
     if (published == nullptr) return;
     held_.clear();
     if (published->hold) held_.insert(published->number);
   }
-  void Carry(const FreeSources& free) {
+  void Execute(const FreeSources& free) {
     for (const auto& [key, number] : sending_) EXPECT_NE(number, free.number) << "freed while being read";
     freed_.insert(free.number);
   }
-  void Carry(const FinishUpdate& finish) {
+  void Execute(const FinishUpdate& finish) {
     EXPECT_TRUE(finished_.insert(finish.number).second) << "an outcome too many";
   }
 

@@ -4,17 +4,17 @@
 
 namespace weightcast::control {
 
-struct SteeringOrder;
-struct SteeringState;
+struct LastCommand;
+struct CommandState;
 
 /// Engines with an EngineControl: paused before their tensors change, let go on once all of them serve one
 /// version, and kept from requests while they have none.
-class SteeringRule final : public Steering, private Rule {
+class CommandRule final : public Commands, private Rule {
  public:
-  SteeringRule(const Context& context, SteeringState& state) : Rule(context), state_(state) {}
+  CommandRule(const Context& context, CommandState& state) : Rule(context), state_(state) {}
 
   // For the others.
-  Answer Ask(const Group& group, protocol::Move move, const Version& version) override;
+  Answer Ask(const Group& group, protocol::Command command, const Version& version) override;
   [[nodiscard]] Status Overdue(const Group& group) const override;
   Status TimedOut(const Group& group) override;
   void Attach(SessionId session, const protocol::Hello& hello) override;
@@ -24,16 +24,16 @@ class SteeringRule final : public Steering, private Rule {
   void OnMessage(const Group& group, const protocol::WorkerMessage& message);
 
   /// Outside updates: engines that serve one version get requests, others do not.
-  void SteerIdle();
+  void CommandIdle();
 
  private:
   void Lose(const Group& group, const Status& reason);
-  void OnSteered(const Group& group, const protocol::Steered& message);
-  void Order(const Group& group, protocol::Move move, const Version& version,
+  void OnResult(const Group& group, const protocol::EngineCommandResult& message);
+  void Order(const Group& group, protocol::Command command, const Version& version,
              const Status& reason = Status::Ok());
   void SetLastError(const Group& group, const Status& reason);
 
-  SteeringState& state_;
+  CommandState& state_;
 };
 
 }  // namespace weightcast::control

@@ -11,57 +11,57 @@
 namespace weightcast::control {
 namespace {
 
+using protocol::Command;
 using protocol::EngineState;
-using protocol::Move;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-struct Steered : Cluster {
+struct Controlled : Cluster {
   SessionId control = 0;
 
-  void StartSteered(protocol::Landing landing = protocol::Landing::kInPlace) {
+  void StartControlled(protocol::Landing landing = protocol::Landing::kInPlace) {
     config.together = false;
     control = JoinControl("a");
     Start(1, {{"a", 2}, {"b", 1}}, landing);
     processes[control].orders.clear();
   }
-  std::vector<Move> Moves() {
-    std::vector<Move> moves;
-    for (const protocol::Steer& order : std::exchange(processes[control].orders, {}))
-      moves.push_back(order.move);
-    return moves;
+  std::vector<Command> Taken() {
+    std::vector<Command> given;
+    for (const protocol::EngineCommand& order : std::exchange(processes[control].orders, {}))
+      given.push_back(order.command);
+    return given;
   }
   SessionId a(size_t rank = 0) { return engines["a"][rank]; }
 };
 
-TEST(MachineSteer, InPlaceItIsPausedFirst) {
-  Steered c;
-  c.StartSteered();
+TEST(MachineCommand, InPlaceItIsPausedFirst) {
+  Controlled c;
+  c.StartControlled();
   c.PublishAll(1);
   c.Settle();
-  EXPECT_THAT(c.Moves(), ElementsAre(Move::kPause, Move::kSettle, Move::kAdmit));
+  EXPECT_THAT(c.Taken(), ElementsAre(Command::kPause, Command::kActivate, Command::kResume));
   EXPECT_EQ(c.Served(c.a()), kFirst);
   EXPECT_TRUE(c.processes[c.control].admitted);
-  EXPECT_EQ(ViewOf(c.state).engines[0].control, "admitted");
+  EXPECT_EQ(ViewOf(c.state).engines[0].control, "resumed");
 }
 
-TEST(MachineSteer, IntoSpareBuffersItRunsUntilTheSwitch) {
-  Steered c;
-  c.StartSteered(protocol::Landing::kShadow);
-  c.processes[c.control].steers = false;
+TEST(MachineCommand, IntoSpareBuffersItRunsUntilTheSwitch) {
+  Controlled c;
+  c.StartControlled(protocol::Landing::kShadow);
+  c.processes[c.control].commands = false;
   c.PublishAll(1);
   c.Settle();
   EXPECT_EQ(c.StateOf(c.a()), EngineState::kReady) << "every byte is there before anybody pauses";
-  c.SteerLate(c.control);
+  c.CommandLate(c.control);
   c.Settle();
   EXPECT_EQ(c.Served(c.a()), kFirst);
 }
 
 /// Engine a has every byte and waits for its control; engine b serves the version.
-struct HalfCommitted : Steered {
+struct HalfCommitted : Controlled {
   void Begin() {
-    StartSteered(protocol::Landing::kShadow);
-    processes[control].steers = false;
+    StartControlled(protocol::Landing::kShadow);
+    processes[control].commands = false;
     PublishAll(1);
     Settle();
     ASSERT_EQ(StateOf(a()), EngineState::kReady) << "Commit has not been said";
@@ -69,7 +69,7 @@ struct HalfCommitted : Steered {
   }
 };
 
-TEST(MachineSteer, WhoHasEveryByteGoesOnWithoutALostSource) {
+TEST(MachineCommand, WhoHasEveryByteGoesOnWithoutALostSource) {
   HalfCommitted c;
   ASSERT_NO_FATAL_FAILURE(c.Begin());
   const protocol::UpdateId update = c.state.updates.open->id;
@@ -77,12 +77,12 @@ TEST(MachineSteer, WhoHasEveryByteGoesOnWithoutALostSource) {
   c.Settle();
   ASSERT_TRUE(c.state.updates.open);
   EXPECT_EQ(c.state.updates.open->id, update);
-  c.SteerLate(c.control);
+  c.CommandLate(c.control);
   c.Settle();
   EXPECT_EQ(c.Served(c.a()), kFirst);
 }
 
-TEST(MachineSteer, WhoHasEveryByteOfAFailedSourceDoesNotSwitch) {
+TEST(MachineCommand, WhoHasEveryByteOfAFailedSourceDoesNotSwitch) {
   HalfCommitted c;
   ASSERT_NO_FATAL_FAILURE(c.Begin());
   c.processes[c.trainers[0]].outbox.push_back(
@@ -98,15 +98,15 @@ TEST(MachineSteer, WhoHasEveryByteOfAFailedSourceDoesNotSwitch) {
   }
 }
 
-TEST(MachineSteer, WithoutAnAnswerItIsOutAndGoesOnWithWhatItHas) {
-  Steered c;
-  c.StartSteered();
+TEST(MachineCommand, WithoutAnAnswerItIsOutAndGoesOnWithWhatItHas) {
+  Controlled c;
+  c.StartControlled();
   c.PublishAll(1);
   c.Settle();
-  c.processes[c.control].steers = false;
+  c.processes[c.control].commands = false;
   c.PublishAll(2);
   c.Settle();
-  c.Moves();
+  c.Taken();
   EXPECT_EQ(c.Served(c.engines["b"][0]).number, 2) << "others do not wait, by policy each";
   c.Fire(TimerKind::kStep, c.GroupOf("a"));
   c.Settle();
@@ -115,7 +115,7 @@ TEST(MachineSteer, WithoutAnAnswerItIsOutAndGoesOnWithWhatItHas) {
   c.PublishAll(3);
   c.Settle();
   EXPECT_EQ(c.processes[c.trainers[0]].done.size(), 3U) << "it is not waited for again";
-  c.SteerLate(c.control);
+  c.CommandLate(c.control);
   c.Settle();
   EXPECT_TRUE(c.processes[c.control].admitted);
   EXPECT_FALSE(c.processes[c.control].paused);
@@ -124,29 +124,30 @@ TEST(MachineSteer, WithoutAnAnswerItIsOutAndGoesOnWithWhatItHas) {
   EXPECT_EQ(c.Served(c.a()).number, 4);
 }
 
-TEST(MachineSteer, AStepThatFailsKeepsRequestsOut) {
-  Steered c;
-  c.StartSteered();
+TEST(MachineCommand, AStepThatFailsKeepsRequestsOut) {
+  Controlled c;
+  c.StartControlled();
   c.PublishAll(1);
   c.Settle();
-  c.Moves();
-  c.processes[c.control].steers = false;
+  c.Taken();
+  c.processes[c.control].commands = false;
   c.PublishAll(2);
   c.Settle();
-  c.SteerLate(c.control);  // Paused; now the caches cannot be flushed.
+  c.CommandLate(c.control);  // Paused; now the caches cannot be flushed.
   c.processes[c.control].cannot = {Code::kUnavailable, "no such cache"};
   c.Settle();
-  EXPECT_THAT(c.Moves(),
-              ElementsAre(Move::kPause, Move::kSettle, Move::kEvict,   // Its tensors are of no version.
-                          Move::kPause, Move::kSettle, Move::kAdmit))  // From engine b.
+  EXPECT_THAT(
+      c.Taken(),
+      ElementsAre(Command::kPause, Command::kActivate, Command::kDrain,    // Its tensors are of no version.
+                  Command::kPause, Command::kActivate, Command::kResume))  // From engine b.
       << "kept out until it is filled";
   EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("cannot settle: no such cache"));
   EXPECT_EQ(c.Served(c.a()).number, 2);
 }
 
-TEST(MachineSteer, ItIsNotUpdatedWhileItsControlIsGone) {
-  Steered c;
-  c.StartSteered();
+TEST(MachineCommand, ItIsNotUpdatedWhileItsControlIsGone) {
+  Controlled c;
+  c.StartControlled();
   c.PublishAll(1);
   c.Settle();
   c.KillAndNotice(c.control);
@@ -162,17 +163,17 @@ TEST(MachineSteer, ItIsNotUpdatedWhileItsControlIsGone) {
 }
 
 /// One control of engine a leaves and another comes, each at any moment of an update and of the plans after.
-struct Replaced : Steered {
+struct Replaced : Controlled {
   explicit Replaced(uint32_t seed) : random(seed) {}
 
   void Run(protocol::Landing landing) {
-    StartSteered(landing);
+    StartControlled(landing);
     PublishAll(1);
     Settle();
     const bool publishes_first = random() % 2 == 0;
     if (publishes_first) PublishAll(2);
     AdvanceAWhile();
-    Do(Said{control, protocol::Leave{}});
+    Do(MessageReceived{control, protocol::Leave{}});
     if (!publishes_first) PublishAll(2);
     AdvanceAWhile();
     control = JoinControl("a");
@@ -188,7 +189,7 @@ struct Replaced : Steered {
   std::mt19937 random;
 };
 
-TEST(MachineSteer, AnotherControlBringsWhatTheEngineHasMissedInEveryOrder) {
+TEST(MachineCommand, AnotherControlBringsWhatTheEngineHasMissedInEveryOrder) {
   for (const auto landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
     for (uint32_t seed = 1; seed <= 30; ++seed) {
       SCOPED_TRACE(StrCat("seed ", seed));
@@ -201,11 +202,11 @@ TEST(MachineSteer, AnotherControlBringsWhatTheEngineHasMissedInEveryOrder) {
   }
 }
 
-TEST(MachineSteer, ADeathInTheMiddleIsTheEnginesAlone) {
+TEST(MachineCommand, ADeathInTheMiddleIsTheEnginesAlone) {
   for (const auto landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
-    Steered c;
-    c.StartSteered(landing);
-    c.processes[c.control].steers = false;
+    Controlled c;
+    c.StartControlled(landing);
+    c.processes[c.control].commands = false;
     c.PublishAll(1);
     c.Settle();
     c.KillAndNotice(c.control);
@@ -216,30 +217,30 @@ TEST(MachineSteer, ADeathInTheMiddleIsTheEnginesAlone) {
   }
 }
 
-TEST(MachineSteer, LeavingInTheMiddleIsAFailureToThePublisher) {
-  Steered c;
-  c.StartSteered();
-  c.processes[c.control].steers = false;
+TEST(MachineCommand, LeavingInTheMiddleIsAFailureToThePublisher) {
+  Controlled c;
+  c.StartControlled();
+  c.processes[c.control].commands = false;
   c.PublishAll(1);
   c.Settle();
-  c.Do(Said{c.control, protocol::Leave{}});
+  c.Do(MessageReceived{c.control, protocol::Leave{}});
   c.Settle();
   EXPECT_EQ(c.LastDone().engines[0].reason.code(), Code::kUnavailable);
 }
 
-TEST(MachineSteer, WhenARankDiesRequestsAreKeptOut) {
-  Steered c;
-  c.StartSteered();
+TEST(MachineCommand, WhenARankDiesRequestsAreKeptOut) {
+  Controlled c;
+  c.StartControlled();
   c.PublishAll(1);
   c.Settle();
-  c.Moves();
+  c.Taken();
   c.KillAndNotice(c.a(1));
   c.Settle();
-  EXPECT_THAT(c.Moves(), ElementsAre(Move::kEvict));
+  EXPECT_THAT(c.Taken(), ElementsAre(Command::kDrain));
 }
 
-TEST(MachineSteer, ANewControllerWaitsForTheControlThatRanksTellOf) {
-  Steered c;
+TEST(MachineCommand, ANewControllerWaitsForTheControlThatRanksTellOf) {
+  Controlled c;
   c.config.together = false;
   c.Start(1, {{"b", 1}});
   protocol::Hello hello;
@@ -248,12 +249,12 @@ TEST(MachineSteer, ANewControllerWaitsForTheControlThatRanksTellOf) {
   hello.state = EngineState::kServing;
   hello.version = kFirst;
   const SessionId rank = c.Join(hello);
-  c.Do(Said{
+  c.Do(MessageReceived{
       rank,
       protocol::Register{
           .shards = {}, .rules = {}, .state = EngineState::kServing, .version = kFirst, .controlled = true}});
   c.processes[rank].inbox.clear();
-  c.Do(Said{rank, protocol::LandingMap{}});
+  c.Do(MessageReceived{rank, protocol::LandingMap{}});
   c.Settle();
   c.PublishAll(2);
   c.Settle();
@@ -265,9 +266,9 @@ TEST(MachineSteer, ANewControllerWaitsForTheControlThatRanksTellOf) {
   EXPECT_TRUE(c.processes[control].admitted);
 }
 
-TEST(MachineSteer, ThereIsOneForAnEngine) {
-  Steered c;
-  c.StartSteered();
+TEST(MachineCommand, ThereIsOneForAnEngine) {
+  Controlled c;
+  c.StartControlled();
   const SessionId second = c.JoinControl("a");
   c.Settle();
   EXPECT_THAT(c.processes[second].refusal.message(), HasSubstr("one EngineControl"));
@@ -276,12 +277,12 @@ TEST(MachineSteer, ThereIsOneForAnEngine) {
   EXPECT_EQ(c.Served(c.a()), kFirst);
 }
 
-TEST(MachineSteer, OthersDoNotSteer) {
-  Steered c;
-  c.StartSteered();
-  c.Do(Said{c.a(), protocol::Steered{.order = 1, .status = {}}});
+TEST(MachineCommand, OthersAreNotCommanded) {
+  Controlled c;
+  c.StartControlled();
+  c.Do(MessageReceived{c.a(), protocol::EngineCommandResult{.order = 1, .status = {}}});
   EXPECT_THAT(c.processes[c.a()].refusal.message(), HasSubstr("its role does not send"));
-  c.Do(Said{c.control, protocol::Published{.number = 1}});
+  c.Do(MessageReceived{c.control, protocol::Published{.number = 1}});
   EXPECT_THAT(c.processes[c.control].refusal.message(), HasSubstr("its role does not send"));
 }
 

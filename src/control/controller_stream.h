@@ -15,10 +15,10 @@ namespace weightcast::control {
 
 /// A client's session over one stream after another: sends what a link holds, and puts messages together.
 /// Driven by one thread of the caller's: everything but Wake belongs to that thread.
-class Conduit {
+class ControllerStream {
  public:
   /// Errors: kExhausted, no descriptors.
-  static Result<std::unique_ptr<Conduit>> Create();
+  static Result<std::unique_ptr<ControllerStream>> Create();
 
   /// Opens a stream of this release's version that sends what `link` holds; nullptr: nothing. None may be
   /// open. Errors, with nothing begun: those of ClientStream::Connect.
@@ -42,7 +42,7 @@ class Conduit {
     uint64_t number = 0;
     uint64_t acknowledged = 0;
     uint64_t session = 0;
-    Parcel parcel = {};
+    EncodedMessage message = {};
     /// kClosed: kPermission for a wrong token or an impostor, kProtocol for what is no controller of this
     /// release, otherwise kUnavailable.
     Status reason = {};
@@ -53,7 +53,7 @@ class Conduit {
   void Wake() { stream_->Wake(); }
 
  private:
-  explicit Conduit(std::unique_ptr<stream::ClientStream> stream) : stream_(std::move(stream)) {}
+  explicit ControllerStream(std::unique_ptr<stream::ClientStream> stream) : stream_(std::move(stream)) {}
   Event Take(std::string body);
   [[nodiscard]] Status WhyClosed(const Status& reason) const;
 

@@ -1,4 +1,4 @@
-#include "control/conduit.h"
+#include "control/controller_stream.h"
 
 #include "base/advice.h"
 #include "base/strings.h"
@@ -8,18 +8,18 @@
 namespace weightcast::control {
 namespace {
 
-Conduit::Event Closed(Status reason) {
-  return {.kind = Conduit::Event::Kind::kClosed, .reason = std::move(reason)};
+ControllerStream::Event Closed(Status reason) {
+  return {.kind = ControllerStream::Event::Kind::kClosed, .reason = std::move(reason)};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Conduit>> Conduit::Create() {
+Result<std::unique_ptr<ControllerStream>> ControllerStream::Create() {
   WC_ASSIGN_OR_RETURN(auto stream, stream::ClientStream::Create());
-  return std::unique_ptr<Conduit>(new Conduit(std::move(stream)));
+  return std::unique_ptr<ControllerStream>(new ControllerStream(std::move(stream)));
 }
 
-Status Conduit::Connect(stream::ClientStream::Target target, std::shared_ptr<SessionLink> link) {
+Status ControllerStream::Connect(stream::ClientStream::Target target, std::shared_ptr<SessionLink> link) {
   address_ = target.address;
   link_ = std::move(link);
   assembler_ = {};
@@ -28,14 +28,14 @@ Status Conduit::Connect(stream::ClientStream::Target target, std::shared_ptr<Ses
   return stream_->Connect(std::move(target));
 }
 
-void Conduit::Kick() {
+void ControllerStream::Kick() {
   while (proven_ && link_ != nullptr && stream_->queued() < stream::kLowWater) {
     const auto next = link_->Next();
     if (!next || !stream_->Send(Enclose(*next)).ok()) return;  // Next tells why.
   }
 }
 
-Conduit::Event Conduit::Next(TimePoint until) {
+ControllerStream::Event ControllerStream::Next(TimePoint until) {
   using Kind = stream::ClientStream::Event::Kind;
   auto event = stream_->Next(until);
   switch (event.kind) {
@@ -58,24 +58,24 @@ Conduit::Event Conduit::Next(TimePoint until) {
   return {.kind = Event::Kind::kWoken};
 }
 
-Conduit::Event Conduit::Take(std::string body) {
-  const auto offence = [this](const Status& why) {
+ControllerStream::Event ControllerStream::Take(std::string body) {
+  const auto protocol_error = [this](const Status& why) {
     stream_->Abort();
     return Closed(BrokeProtocol(StrCat("the controller at ", address_), why));
   };
   auto opened = OpenEnvelope(std::move(body));
-  if (!opened.ok()) return offence(opened.status());
-  auto parcel = assembler_.Add(opened->envelope.kind, std::move(opened->part));
-  if (!parcel.ok()) return offence(parcel.status());
-  if (!*parcel) return {.kind = Event::Kind::kPiece};
+  if (!opened.ok()) return protocol_error(opened.status());
+  auto message = assembler_.Add(opened->envelope.kind, std::move(opened->part));
+  if (!message.ok()) return protocol_error(message.status());
+  if (!*message) return {.kind = Event::Kind::kPiece};
   return {.kind = Event::Kind::kMessage,
           .number = opened->envelope.number,
           .acknowledged = opened->envelope.acknowledged,
           .session = opened->envelope.session,
-          .parcel = std::move(**parcel)};
+          .message = std::move(**message)};
 }
 
-Status Conduit::WhyClosed(const Status& reason) const {
+Status ControllerStream::WhyClosed(const Status& reason) const {
   if (!proven_) return reason;
   // A controller that has proven itself is worth another try, whatever it said.
   return {Code::kUnavailable, StrCat("the stream to the controller at ", address_,

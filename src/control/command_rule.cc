@@ -1,19 +1,19 @@
-#include "control/steering_rule.h"
+#include "control/command_rule.h"
 
 #include <string>
 #include <variant>
 
+#include "control/command_state.h"
 #include "control/roster_changes.h"
 #include "control/roster_facts.h"
-#include "control/steering_state.h"
 
 namespace weightcast::control {
 
-using protocol::Move;
+using protocol::Command;
 
 // --- It comes and goes ----------------------------------------------------------------------------------
 
-void SteeringRule::Attach(SessionId session, const protocol::Hello& hello) {
+void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
   const Group& group = rules_.membership->GroupFor(hello);
   const Control before = group.control;
   const std::string name = protocol::ToString(hello.name);
@@ -42,17 +42,17 @@ void SteeringRule::Attach(SessionId session, const protocol::Hello& hello) {
   out_.Log(LogLevel::kInfo, name, " joined from ", hello.host);
 }
 
-void SteeringRule::OnGone(const Group& group, const Status& reason) {
+void CommandRule::OnGone(const Group& group, const Status& reason) {
   out_.Add(Forget{group.control.session});
   Lose(group, {reason.code(), StrCat("the control of engine ", group.name, " is lost: ", reason.message())});
 }
 
-void SteeringRule::SetLastError(const Group& group, const Status& reason) {
+void CommandRule::SetLastError(const Group& group, const Status& reason) {
   control::SetLastError(roster_, group.id, reason);
   rules_.last_error = reason;
 }
 
-void SteeringRule::Lose(const Group& group, const Status& reason) {
+void CommandRule::Lose(const Group& group, const Status& reason) {
   roster_.SetControl(group, {});
   state_.orders.Remove(group.id);
   rules_.planning->Unplan(group.id, /*sleeps=*/false);
@@ -62,13 +62,14 @@ void SteeringRule::Lose(const Group& group, const Status& reason) {
                    polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
   // To the publisher the end of another is a failure.
   const Code code = polite ? Code::kUnavailable : reason.code();
-  rules_.engines->SteerFailed(group.id, {code, reason.message()});
+  rules_.engines->CommandFailed(group.id, {code, reason.message()});
 }
 
-void SteeringRule::OnMessage(const Group& group, const protocol::WorkerMessage& message) {
+void CommandRule::OnMessage(const Group& group, const protocol::WorkerMessage& message) {
   const SessionId session = group.control.session;
   const std::string name = StrCat("the control of engine ", group.name);
-  if (const auto* steered = std::get_if<protocol::Steered>(&message)) return OnSteered(group, *steered);
+  if (const auto* result = std::get_if<protocol::EngineCommandResult>(&message))
+    return OnResult(group, *result);
   if (std::holds_alternative<protocol::Heartbeat>(message)) return;
   if (std::holds_alternative<protocol::Leave>(message)) {
     out_.Add(Forget{session});
@@ -84,79 +85,80 @@ void SteeringRule::OnMessage(const Group& group, const protocol::WorkerMessage& 
 
 // --- Orders ---------------------------------------------------------------------------------------------
 
-void SteeringRule::Order(const Group& group, Move move, const Version& version, const Status& reason) {
-  SteeringOrder& order = state_.orders.Edit(group.id);
-  order.move = move;
+void CommandRule::Order(const Group& group, Command command, const Version& version, const Status& reason) {
+  LastCommand& order = state_.orders.Edit(group.id);
+  order.command = command;
   order.version = version;
   order.done = order.failed = false;
   out_.Send(group.control.session,
-            protocol::Steer{.order = ++order.order, .move = move, .version = version, .reason = reason});
+            protocol::EngineCommand{
+                .order = ++order.order, .command = command, .version = version, .reason = reason});
 }
 
-SteeringRule::Answer SteeringRule::Ask(const Group& group, Move move, const Version& version) {
+CommandRule::Answer CommandRule::Ask(const Group& group, Command command, const Version& version) {
   if (!group.controlled) return Answer::kDone;
   if (group.control.session == 0) return Answer::kGone;
-  const SteeringOrder& last = state_.orders.Of(group.id);
-  const bool asked = last.move == move && last.version == version && !last.failed;
+  const LastCommand& last = state_.orders.Of(group.id);
+  const bool asked = last.command == command && last.version == version && !last.failed;
   if (asked && last.done) return Answer::kDone;
   out_.Arm(TimerKind::kStep, group.id, config_.commit_timeout);
-  if (!asked) Order(group, move, version);
+  if (!asked) Order(group, command, version);
   return Answer::kAwaited;
 }
 
-void SteeringRule::OnSteered(const Group& group, const protocol::Steered& message) {
-  const SteeringOrder& last = state_.orders.Of(group.id);
+void CommandRule::OnResult(const Group& group, const protocol::EngineCommandResult& message) {
+  const LastCommand& last = state_.orders.Of(group.id);
   if (message.order != last.order || last.done || last.failed) return;
-  SteeringOrder& order = state_.orders.Edit(group.id);
+  LastCommand& order = state_.orders.Edit(group.id);
   order.done = message.status.ok();
   order.failed = !order.done;
   order.overdue = false;
-  if (order.done) return rules_.engines->Steered(group.id);
+  if (order.done) return rules_.engines->CommandDone(group.id);
   const Status reason(message.status.code(),
-                      StrCat("the control of engine ", group.name, " cannot ", protocol::NameOf(order.move),
-                             ": ", message.status.message()));
+                      StrCat("the control of engine ", group.name, " cannot ",
+                             protocol::NameOf(order.command), ": ", message.status.message()));
   SetLastError(group, reason);
   out_.Log(LogLevel::kError, reason.message());
-  rules_.engines->SteerFailed(group.id, reason);
+  rules_.engines->CommandFailed(group.id, reason);
 }
 
-Status SteeringRule::Overdue(const Group& group) const {
-  const SteeringOrder& order = state_.orders.Of(group.id);
+Status CommandRule::Overdue(const Group& group) const {
+  const LastCommand& order = state_.orders.Of(group.id);
   if (!order.overdue) return Status::Ok();
   return {Code::kTimedOut,
           StrCat("the control of engine ", group.name, " has not answered since it was asked to ",
-                 protocol::NameOf(order.move), "; see the log of the engine's front end")};
+                 protocol::NameOf(order.command), "; see the log of the engine's front end")};
 }
 
-Status SteeringRule::TimedOut(const Group& group) {
-  SteeringOrder& order = state_.orders.Edit(group.id);
+Status CommandRule::TimedOut(const Group& group) {
+  LastCommand& order = state_.orders.Edit(group.id);
   order.overdue = true;
-  const Status reason(
-      Code::kTimedOut,
-      StrCat("the control of engine ", group.name, " has not answered: ", protocol::NameOf(order.move), " (",
-             Seconds(config_.commit_timeout), " s, commit_timeout); see the log of the engine's front end"));
+  const Status reason(Code::kTimedOut, StrCat("the control of engine ", group.name,
+                                              " has not answered: ", protocol::NameOf(order.command), " (",
+                                              Seconds(config_.commit_timeout),
+                                              " s, commit_timeout); see the log of the engine's front end"));
   SetLastError(group, reason);
   out_.Log(LogLevel::kWarning, reason.message());
   return reason;
 }
 
-void SteeringRule::SteerIdle() {
+void CommandRule::CommandIdle() {
   for (const GroupId id : roster_.Touched()) {
     const Group& group = *roster_.FindGroup(id);
     if (group.control.session == 0 || IsFencing(group) || rules_.engines->IsBusy(id)) continue;
-    const SteeringOrder& last = state_.orders.Of(id);
+    const LastCommand& last = state_.orders.Of(id);
     const Version version = group.served;
-    const Move move = version.number >= 0 ? Move::kAdmit : Move::kEvict;
+    const Command command = version.number >= 0 ? Command::kResume : Command::kDrain;
     const bool known = last.order != 0 || !IsWhole(group);  // It may have outlived another controller.
-    if (last.move == move && last.version == version && known) continue;
+    if (last.command == command && last.version == version && known) continue;
     const Status reason =
-        move == Move::kAdmit ? Status::Ok()
+        command == Command::kResume ? Status::Ok()
         : group.last_error.ok()
             ? Status(Code::kUnavailable,
                      StrCat("engine ", group.name, " serves no version; it gets one with the next update"))
             : group.last_error;
     roster_.Touch(id);
-    Order(group, move, version, reason);
+    Order(group, command, version, reason);
   }
 }
 

@@ -8,20 +8,20 @@
 namespace weightcast::control {
 
 /// The last order to an engine's EngineControl, and what came of it.
-struct SteeringOrder {
+struct LastCommand {
   uint64_t order = 0;  ///< Counts.
-  protocol::Move move = protocol::Move::kEvict;
+  protocol::Command command = protocol::Command::kDrain;
   Version version;
   bool done = true;      ///< Answered, and well. A new EngineControl has no requests.
   bool failed = false;   ///< Answered, and badly.
   bool overdue = false;  ///< An update has waited for it in vain: others are not kept waiting again.
-  friend bool operator==(const SteeringOrder&, const SteeringOrder&) = default;
+  friend bool operator==(const LastCommand&, const LastCommand&) = default;
 };
 
-/// The steering rule's: control/steering_rule.h. Which EngineControls are here is the roster's.
-struct SteeringState {
-  PerGroup<SteeringOrder> orders;
-  friend bool operator==(const SteeringState&, const SteeringState&) = default;
+/// The command rule's: control/command_rule.h. Which EngineControls are here is the roster's.
+struct CommandState {
+  PerGroup<LastCommand> orders;
+  friend bool operator==(const CommandState&, const CommandState&) = default;
 };
 
 }  // namespace weightcast::control
