@@ -37,12 +37,12 @@ class Recorder : public ::testing::Test {
   }
 
   void SetWaiting(bool waiting) { state_.roster.Change(*state_.roster.Find(kTrainer))->waiting = waiting; }
-  /// 10 ms later than what was said or told before.
-  void MessageReceived(SessionId from, const protocol::WorkerMessage& message) {
-    recorder_.MessageReceived(from, message, state_, Later());
+  /// 10 ms later than what came before.
+  void Received(SessionId from, const protocol::WorkerMessage& message) {
+    recorder_.Received(from, message, state_, Later());
   }
-  void Told(SessionId to, const protocol::ControllerMessage& message) {
-    recorder_.Told(to, message, state_, Later());
+  void Sent(SessionId to, const protocol::ControllerMessage& message) {
+    recorder_.Sent(to, message, state_, Later());
   }
   TimePoint Later() { return now_ += std::chrono::milliseconds(10); }
 
@@ -50,24 +50,23 @@ class Recorder : public ::testing::Test {
   void Update(int64_t number, bool publishes = true) {
     id_.sequence += 1;
     const Version version{.run = 1, .number = number};
-    if (publishes) MessageReceived(kTrainer, protocol::Published{.number = number});
+    if (publishes) Received(kTrainer, protocol::Published{.number = number});
     state_.updates.open.emplace();
     state_.updates.open->id = id_;
-    for (const SessionId rank : {kFirstRank, kSecondRank}) Told(rank, protocol::GrantRequest{id_, version});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Sent(rank, protocol::GrantRequest{id_, version});
     for (const SessionId rank : {kFirstRank, kSecondRank})
-      MessageReceived(rank, protocol::Granted{.update = id_, .grants = {}});
+      Received(rank, protocol::Granted{.update = id_, .grants = {}});
     for (const uint32_t rank : {0U, 1U})
-      Told(kTrainer, protocol::Start{.update = id_, .version = {}, .grants = {{.destination = rank}}});
+      Sent(kTrainer, protocol::Start{.update = id_, .version = {}, .grants = {{.destination = rank}}});
     for (const SessionId rank : {kFirstRank, kSecondRank})
-      MessageReceived(
-          rank, protocol::Ready{.update = id_, .sources = {{.source = 0, .bytes = 100, .seconds = 0.5}}});
-    for (const SessionId rank : {kFirstRank, kSecondRank}) Told(rank, protocol::Commit{id_});
-    for (const SessionId rank : {kFirstRank, kSecondRank}) MessageReceived(rank, protocol::Committed{id_});
-    for (const SessionId rank : {kFirstRank, kSecondRank}) Told(rank, protocol::Serve{id_});
-    for (const SessionId rank : {kFirstRank, kSecondRank})
-      MessageReceived(rank, protocol::Serving{id_, version});
+      Received(rank,
+               protocol::Ready{.update = id_, .sources = {{.source = 0, .bytes = 100, .seconds = 0.5}}});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Sent(rank, protocol::Commit{id_});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Received(rank, protocol::Committed{id_});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Sent(rank, protocol::Serve{id_});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Received(rank, protocol::Serving{id_, version});
     EXPECT_TRUE(recorder_.open());
-    Told(kTrainer, DoneWith(version));
+    Sent(kTrainer, DoneWith(version));
     state_.updates.open.reset();
     recorder_.Look(state_, Later());
     EXPECT_FALSE(recorder_.open());
@@ -118,9 +117,9 @@ TEST_F(Recorder, SpansThatComeLateAreAdded) {
   Update(2);
   EXPECT_EQ(recorder_.TakeChanged().size(), 2U);
   EXPECT_TRUE(recorder_.TakeChanged().empty());
-  MessageReceived(kTrainer, protocol::Spans{.update = {.term = id_.term, .epoch = 1, .sequence = 1},
-                                            .spans = {{.kind = SpanKind::kStage, .peer = 1, .seconds = 0.01},
-                                                      {.kind = SpanKind::kWrite, .peer = 9, .seconds = 1}}});
+  Received(kTrainer, protocol::Spans{.update = {.term = id_.term, .epoch = 1, .sequence = 1},
+                                     .spans = {{.kind = SpanKind::kStage, .peer = 1, .seconds = 0.01},
+                                               {.kind = SpanKind::kWrite, .peer = 9, .seconds = 1}}});
   ASSERT_EQ(recorder_.history().size(), 2U);
   const auto& sendings = recorder_.history()[0]->timeline.sources[0].sendings;
   ASSERT_EQ(sendings.size(), 1U);  // There is no destination 9.
@@ -132,12 +131,12 @@ TEST_F(Recorder, SpansThatComeLateAreAdded) {
 }
 
 TEST_F(Recorder, OrdersToAnEngineControlAndStallsAreOfTheUpdate) {
-  const auto pause = protocol::EngineCommand{.order = 1, .move = protocol::Command::kPause, .version = {}};
-  Told(kControl, pause);  // Of an earlier time.
-  MessageReceived(kControl, protocol::EngineCommandResult{.order = 1, .status = {}});
-  MessageReceived(kTrainer, protocol::Published{.number = 5});
-  Told(kControl, protocol::EngineCommand{.order = 2, .move = protocol::Command::kPause, .version = {}});
-  MessageReceived(kControl, protocol::EngineCommandResult{.order = 2, .status = {}});
+  const auto pause = protocol::EngineCommand{.order = 1, .command = protocol::Command::kPause, .version = {}};
+  Sent(kControl, pause);  // Of an earlier time.
+  Received(kControl, protocol::EngineCommandResult{.order = 1, .status = {}});
+  Received(kTrainer, protocol::Published{.number = 5});
+  Sent(kControl, protocol::EngineCommand{.order = 2, .command = protocol::Command::kPause, .version = {}});
+  Received(kControl, protocol::EngineCommandResult{.order = 2, .status = {}});
   Update(5, /*publishes=*/false);
   const UpdateTimeline& update = last().timeline;
   ASSERT_EQ(update.commands.size(), 1U);
@@ -154,7 +153,7 @@ TEST_F(Recorder, StallsCountFromThePublicationOn) {
   EXPECT_FALSE(recorder_.awaited());
   recorder_.Stalled(now_, now_ + stall);
   now_ += stall;
-  MessageReceived(kTrainer, protocol::Published{.number = 5});
+  Received(kTrainer, protocol::Published{.number = 5});
   SetWaiting(true);
   recorder_.Look(state_, Later());
   EXPECT_TRUE(recorder_.awaited());
@@ -173,14 +172,12 @@ TEST_F(Recorder, StallsCountFromThePublicationOn) {
 
 TEST_F(Recorder, ATrainerMeasuresHowLongItWaitedForItsStart) {
   Update(1);
-  MessageReceived(kTrainer,
-                  protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kGate, .seconds = 0.04}}});
+  Received(kTrainer, protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kGate, .seconds = 0.04}}});
   const SourceTimeline& source = last().timeline.sources[0];
   EXPECT_NEAR(source.started, 0.05, 1e-9);  // The first of two.
   EXPECT_DOUBLE_EQ(source.waited, 0.04);
   EXPECT_TRUE(source.sendings.empty());
-  MessageReceived(kFirstRank,
-                  protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kGate, .seconds = 9}}});
+  Received(kFirstRank, protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kGate, .seconds = 9}}});
   EXPECT_DOUBLE_EQ(last().timeline.sources[0].waited, 0.04);  // Trainers publish; ranks do not.
 }
 
@@ -201,16 +198,16 @@ TEST_F(Recorder, NoMoreSpansThanTheBoundAreKept) {
   Update(1);
   protocol::Spans many{.update = id_, .spans = {}};
   many.spans.assign(kMostSpans, {.kind = SpanKind::kWrite, .peer = 0, .seconds = 1});
-  MessageReceived(kTrainer, many);
-  MessageReceived(kTrainer, many);
+  Received(kTrainer, many);
+  Received(kTrainer, many);
   EXPECT_EQ(last().timeline.sources[0].sendings.size(), kMostSpans);
 }
 
 TEST_F(Recorder, WhatNobodyWasAskedForIsNotHeard) {
-  MessageReceived(kFirstRank, protocol::Granted{.update = id_, .grants = {}});
-  MessageReceived(kFirstRank, protocol::Ready{.update = id_, .part = 3});
-  MessageReceived(kFirstRank, protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kPause}}});
-  Told(kTrainer, protocol::Start{.update = id_, .version = {}, .grants = {{.destination = 77}}});
+  Received(kFirstRank, protocol::Granted{.update = id_, .grants = {}});
+  Received(kFirstRank, protocol::Ready{.update = id_, .part = 3});
+  Received(kFirstRank, protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kPause}}});
+  Sent(kTrainer, protocol::Start{.update = id_, .version = {}, .grants = {{.destination = 77}}});
   EXPECT_TRUE(recorder_.history().empty());
   EXPECT_FALSE(recorder_.open());
 }
