@@ -113,12 +113,12 @@ class Cluster {
     if (!trainer) Say(session, protocol::LandingMap{});
   }
   void Say(SessionId session, protocol::WorkerMessage message) {
-    said_.push_back({session, std::move(message)});
+    received_.push_back({session, std::move(message)});
   }
   void Settle() {
-    while (!said_.empty()) {
-      const Event event = std::move(said_.front());
-      said_.pop_front();
+    while (!received_.empty()) {
+      const Event event = std::move(received_.front());
+      received_.pop_front();
       Do(event);
     }
   }
@@ -186,7 +186,7 @@ class Cluster {
   MachineConfig config_;
   MachineState state_ = InitialState();
   SessionId last_session_ = 0;
-  std::deque<Said> said_;
+  std::deque<MessageReceived> received_;
   std::optional<MakePlan> plan_;
   std::vector<std::vector<SessionId>> engines_;
   std::vector<SessionId> destinations_;
