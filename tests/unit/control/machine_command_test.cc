@@ -141,7 +141,7 @@ TEST(MachineCommand, AStepThatFailsKeepsRequestsOut) {
       ElementsAre(Command::kPause, Command::kActivate, Command::kDrain,    // Its tensors are of no version.
                   Command::kPause, Command::kActivate, Command::kResume))  // From engine b.
       << "kept out until it is filled";
-  EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("cannot settle: no such cache"));
+  EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("cannot activate: no such cache"));
   EXPECT_EQ(c.Served(c.a()).number, 2);
 }
 
