@@ -37,13 +37,13 @@ class Engine:
             "drain": lambda reason: self.say("drain"),
         }
         self.controller, self.name, self.calls = controller, name, {**calls, **steps}
-        self.control()
+        self.start_control()
         self.worker.register({"w": self.live}, landing=landing)
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
-    def control(self) -> None:
+    def start_control(self) -> None:
         control = wc.EngineControl(self.controller, engine=self.name, settings=SETTINGS, **self.calls)
         self.control = self.stack.enter_context(control)
 
@@ -183,7 +183,7 @@ def test_without_its_control_an_engine_is_left_alone_until_there_is_another(clus
     publish(2).wait(30)
     assert engine.worker.version.number == 1 and other.worker.version.number == 2
     engine.said.clear()
-    engine.control()
+    engine.start_control()
     engine.wait_until_said("version 2")
     engine.wait_until_said("resume")
 
