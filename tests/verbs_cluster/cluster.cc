@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/strings.h"
-#include "transport/verbs/nic.h"
+#include "transport/verbs/queue_table.h"
 #include "verbs_cluster/heap.h"
 
 namespace weightcast::transport::verbs {
@@ -94,7 +94,7 @@ void Cluster::Print() const {
               static_cast<double>(links_) / static_cast<double>(peers) / 1024,
               static_cast<double>(alone_ + links_) / (1 << 20), static_cast<double>(own_registered_) / 1024);
   std::fflush(stdout);
-  Expect(most <= static_cast<int>(Nic::kMaxQueues), StrCat(most, " queue pairs on one NIC"));
+  Expect(most <= static_cast<int>(QueueTable::kMost), StrCat(most, " queue pairs on one NIC"));
   Expect(links_ <= peers * kMostOfLink + all * kMostOfQueuePair,
          StrCat(links_ / peers, " bytes of heap a link"));
 }

@@ -19,7 +19,7 @@
 #include "fake_ibverbs/fabric.h"
 #include "transport/tcp/factory.h"
 #include "transport/verbs/address.h"
-#include "transport/verbs/nic.h"
+#include "transport/verbs/queue_table.h"
 #include "transport/verbs/verbs_transport.h"
 #include "verbs_cluster/cluster.h"
 #include "verbs_cluster/heap.h"
@@ -55,7 +55,7 @@ void PrintLimit(int nics) {
   }
   std::printf(" then:\n    %s\n", refused.message().c_str());
   const int count = fabric.CountersOf(one.verbs->host(), 0).qps;
-  Expect(count <= static_cast<int>(Nic::kMaxQueues), StrCat(count, " queue pairs on one NIC"));
+  Expect(count <= static_cast<int>(QueueTable::kMost), StrCat(count, " queue pairs on one NIC"));
   Expect(refused.code() == Code::kExhausted, refused.message());
   fabric.Kill(one.verbs->host());
   fabric.Kill(peer.verbs->host());

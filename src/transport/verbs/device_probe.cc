@@ -38,8 +38,8 @@ Status DeviceProbe::Init(std::shared_ptr<drivers::Ibverbs> api) {
   nic_ = std::move(*up);
   page_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, kPage)));
   std::fill_n(page_.get(), kPage, std::byte{0});
-  WC_ASSIGN_OR_RETURN(
-      region_, nic_->RegisterMemory(page_.get(), kPage, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  WC_ASSIGN_OR_RETURN(region_, nic_->domain().RegisterMemory(
+                                   page_.get(), kPage, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   WC_ASSIGN_OR_RETURN(queue_, Queue::Create(*nic_, kDepth));
   queue_->SetOwner(*this);
   return Status::Ok();
@@ -49,12 +49,12 @@ DeviceProbe::~DeviceProbe() {
   if (queue_ != nullptr) queue_->Retire();
   queue_.reset();
   // Refused: the device may still write there.
-  if (region_ != nullptr && !nic_->DeregisterMemory(region_).ok()) (void)page_.release();
+  if (region_ != nullptr && !nic_->domain().DeregisterMemory(region_).ok()) (void)page_.release();
 }
 
 std::string DeviceProbe::place() const {
   const Offer offer{
-      .nics = {{.address = nic_->address(), .control = queue_->name(), .data = {queue_->name()}}}};
+      .nics = {{.address = nic_->port().address(), .control = queue_->name(), .data = {queue_->name()}}}};
   const RegionKey key{.base = reinterpret_cast<uint64_t>(page_.get()),
                       .length = kPage,
                       .part = kPage,

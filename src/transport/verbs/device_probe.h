@@ -43,7 +43,7 @@ class DeviceProbe final : private QueueOwner {
   Result<std::vector<double>> Ping(uint32_t count);
   Status Pong(uint32_t count);
   /// "mlx5_0"
-  [[nodiscard]] const std::string& name() const { return nic_->name(); }
+  [[nodiscard]] const std::string& name() const { return nic_->device().name(); }
 
  private:
   explicit DeviceProbe(Options options) : options_(std::move(options)) {}

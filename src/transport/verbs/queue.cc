@@ -18,11 +18,6 @@ constexpr std::array<uint32_t, 3> kInline = {220, kMaxMessage, 36};
 constexpr uint8_t kReceiverNotReady = 12;
 constexpr uint8_t kHops = 64;
 
-Status Failed(const Nic& nic, std::string_view what, int error) {
-  return {Code::kUnavailable,
-          StrCat(nic.name(), ": ", what, ": ", ErrnoText(error), "; check its driver with ibv_devinfo")};
-}
-
 }  // namespace
 
 uint8_t TimeoutFor(const Settings& settings) {
@@ -35,44 +30,45 @@ uint8_t TimeoutFor(const Settings& settings) {
 }
 
 Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
-  depth = std::min(depth, static_cast<uint32_t>(std::max(nic.limits().max_qp_wr, 1)));
-  if (nic.queues() >= Nic::kMaxQueues) {
+  const RdmaDevice& device = nic.device();
+  depth = std::min(depth, static_cast<uint32_t>(std::max(device.limits().max_qp_wr, 1)));
+  if (nic.queues().size() >= QueueTable::kMost) {
     return Status(Code::kExhausted,
-                  StrCat(nic.name(), ": this process has ", nic.queues(),
+                  StrCat(device.name(), ": this process has ", nic.queues().size(),
                          " queue pairs here, as many as it may; connect to fewer peers, or use more NICs"));
   }
-  if (nic.room() < kOwn) {
+  if (nic.completions().room() < kOwn) {
     return Status(Code::kExhausted,
-                  StrCat(nic.name(), ": no room in its completion queue for one more than ", nic.queues(),
-                         " queue pairs; connect to fewer peers, or use more NICs"));
+                  StrCat(device.name(), ": no room in its completion queue for one more than ",
+                         nic.queues().size(), " queue pairs; connect to fewer peers, or use more NICs"));
   }
   std::unique_ptr<Queue> made(new Queue(nic, depth));
   int error = 0;
   for (const uint32_t inline_bytes : kInline) {
     ibv_qp_init_attr attr{};
-    attr.send_cq = attr.recv_cq = nic.completions();
-    attr.srq = nic.receives();
+    attr.send_cq = attr.recv_cq = nic.completions().handle();
+    attr.srq = nic.receives().queue();
     attr.qp_type = IBV_QPT_RC;
     attr.cap = {.max_send_wr = depth,
                 .max_recv_wr = 0,
                 .max_send_sge = 1,
                 .max_recv_sge = 0,
                 .max_inline_data = inline_bytes};
-    made->queue_ = nic.api().CreateQp(nic.domain(), &attr);
+    made->queue_ = device.api().CreateQp(nic.domain().handle(), &attr);
     error = errno;
     made->inline_bytes_ = attr.cap.max_inline_data;
     if (made->queue_ != nullptr || error != EINVAL) break;
   }
   if (made->queue_ == nullptr) {
-    return Status(Code::kExhausted, StrCat(nic.name(), ": cannot make a queue pair (", nic.queues(),
-                                           " of at most ", nic.limits().max_qp, " exist here): ",
+    return Status(Code::kExhausted, StrCat(device.name(), ": cannot make a queue pair (", nic.queues().size(),
+                                           " of at most ", device.limits().max_qp, " exist here): ",
                                            ErrnoText(error), "; connect to fewer peers, or use more NICs"));
   }
-  made->id_ = nic.Attach(made->queue_->qp_num);
-  nic.TakeRoom(kOwn);
+  made->id_ = nic.queues().Attach(made->queue_->qp_num);
+  nic.completions().TakeRoom(kOwn);
   made->psn_ = static_cast<uint32_t>(RandomId()) & 0xffffff;
   if (made->inline_bytes_ < kInline.back()) {
-    return Status(Code::kUnavailable, StrCat(nic.name(), " sends only ", made->inline_bytes_,
+    return Status(Code::kUnavailable, StrCat(device.name(), " sends only ", made->inline_bytes_,
                                              " bytes inline, too few; leave it out by the setting nics"));
   }
   WC_RETURN_IF_ERROR(made->ToInit());
@@ -94,41 +90,45 @@ void Queue::Retire() {
 bool Queue::Stop() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
-  return nic_.api().ModifyQp(queue_, &attr, IBV_QP_STATE) == 0;
+  return nic_.device().api().ModifyQp(queue_, &attr, IBV_QP_STATE) == 0;
 }
 
 void Queue::Destroy() {
+  RdmaDevice& device = nic_.device();
   const uint32_t number = queue_->qp_num;
-  if (const int error = nic_.api().DestroyQp(queue_); error != 0) {
-    nic_.Die(StrCat(nic_.name(), ": a queue pair cannot be destroyed: ", ErrnoText(error)));
-    if (!Stop()) nic_.Lose();
+  if (const int error = device.api().DestroyQp(queue_); error != 0) {
+    device.Die(StrCat(device.name(), ": a queue pair cannot be destroyed: ", ErrnoText(error)));
+    if (!Stop()) nic_.queues().Lose();
   }
   queue_ = nullptr;
   nic_.Drain();  // Others leave them there: they are its owner's too.
-  nic_.Detach(number, id_, kOwn + beyond_own());
+  nic_.queues().Detach(number, id_);
+  nic_.completions().GiveRoomOnceEmpty(kOwn + beyond_own());
 }
 
 Status Queue::ToInit() {
+  const RdmaDevice& device = nic_.device();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
-  attr.port_num = nic_.port();
-  attr.pkey_index = nic_.pkey_index();
+  attr.port_num = nic_.port().number();
+  attr.pkey_index = nic_.port().pkey_index();
   attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-  const int error = nic_.api().ModifyQp(queue_, &attr,
-                                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair cannot be set up", error);
+  const int error = device.api().ModifyQp(
+      queue_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return error == 0 ? Status::Ok() : device.Failed("a queue pair cannot be set up", error);
 }
 
 Result<ibv_ah_attr> Queue::Path(const Address& peer, const Settings& settings) const {
+  const Port& port = nic_.port();
   ibv_ah_attr path{};
-  path.port_num = nic_.port();
+  path.port_num = port.number();
   path.sl = static_cast<uint8_t>(settings.service_level);
   path.dlid = peer.lid;
   // Within an InfiniBand subnet only some ports want it: 40 bytes a packet.
-  if (!peer.infiniband || peer.grh || nic_.address().grh) {
+  if (!peer.infiniband || peer.grh || port.address().grh) {
     path.is_global = 1;
     std::copy(peer.gid.begin(), peer.gid.end(), path.grh.dgid.raw);
-    path.grh.sgid_index = nic_.gid_index();
+    path.grh.sgid_index = port.gid_index();
     path.grh.hop_limit = kHops;
     WC_ASSIGN_OR_RETURN(const auto traffic_class, ParseTrafficClass(settings.traffic_class));
     path.grh.traffic_class = traffic_class.value_or(0);
@@ -137,32 +137,34 @@ Result<ibv_ah_attr> Queue::Path(const Address& peer, const Settings& settings) c
 }
 
 Status Queue::Connect(const Address& peer, const QueueName& name, const Settings& settings) {
-  if (nic_.dead()) return nic_.why_down();
-  if (std::string apart = WhyApart(peer, nic_.address()); !apart.empty())
-    return {Code::kUnavailable, StrCat(nic_.name(), ": ", apart)};
+  const RdmaDevice& device = nic_.device();
+  Port& port = nic_.port();
+  if (device.dead()) return device.why_dead();
+  if (std::string apart = WhyApart(peer, port.address()); !apart.empty())
+    return {Code::kUnavailable, StrCat(device.name(), ": ", apart)};
   const TimePoint began = Clock::now();
-  if (const auto wait = nic_.lost_peers().Wait(peer.gid, began); wait && !peer.infiniband) {
+  if (const auto wait = port.lost_peers().Wait(peer.gid, began); wait && !peer.infiniband) {
     return {Code::kUnavailable,
-            StrCat(nic_.name(), ": no route to ", ToString(peer), ", looked for again in ",
+            StrCat(device.name(), ": no route to ", ToString(peer), ", looked for again in ",
                    static_cast<int>(Seconds(*wait)) + 1, " s; check the network between the hosts")};
   }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   WC_ASSIGN_OR_RETURN(attr.ah_attr, Path(peer, settings));
-  attr.path_mtu = static_cast<ibv_mtu>(std::min(peer.mtu, nic_.address().mtu));
+  attr.path_mtu = static_cast<ibv_mtu>(std::min(peer.mtu, port.address().mtu));
   attr.dest_qp_num = name.number;
   attr.rq_psn = name.psn;
-  attr.max_dest_rd_atomic = nic_.address().reads;
+  attr.max_dest_rd_atomic = port.address().reads;
   attr.min_rnr_timer = kReceiverNotReady;
-  int error = nic_.api().ModifyQp(queue_, &attr,
-                                  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  int error = device.api().ModifyQp(queue_, &attr,
+                                    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                        IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   if (error != 0) {
     const TimePoint now = Clock::now();
-    nic_.lost_peers().OnFailed(peer.gid, now - began, now);
-    return Failed(nic_, StrCat("no route to ", ToString(peer)), error);
+    port.lost_peers().OnFailed(peer.gid, now - began, now);
+    return device.Failed(StrCat("no route to ", ToString(peer)), error);
   }
-  nic_.lost_peers().OnFound(peer.gid);
+  port.lost_peers().OnFound(peer.gid);
   attr = {};
   attr.qp_state = IBV_QPS_RTS;
   attr.sq_psn = psn_;
@@ -170,11 +172,11 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
   attr.retry_cnt = static_cast<uint8_t>(settings.rdma_retries);
   attr.rnr_retry = static_cast<uint8_t>(settings.rnr_retries);
   attr.max_rd_atomic =
-      std::min(peer.reads, static_cast<uint8_t>(std::clamp(nic_.limits().max_qp_init_rd_atom, 0, 255)));
-  error = nic_.api().ModifyQp(queue_, &attr,
-                              IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                  IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-  return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair cannot be made to send", error);
+      std::min(peer.reads, static_cast<uint8_t>(std::clamp(device.limits().max_qp_init_rd_atom, 0, 255)));
+  error = device.api().ModifyQp(queue_, &attr,
+                                IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                                    IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+  return error == 0 ? Status::Ok() : device.Failed("a queue pair cannot be made to send", error);
 }
 
 ibv_send_wr& Queue::Add(const Place& place, ibv_wr_opcode opcode) {
@@ -194,7 +196,7 @@ ibv_send_wr& Queue::Add(const Place& place, ibv_wr_opcode opcode) {
     request.send_flags |= IBV_SEND_SIGNALED;
   request.wr.rdma = {.remote_addr = place.remote, .rkey = place.rkey};
   if (at > 0) requests_[at - 1].next = &request;
-  if (under_way() >= kOwn) nic_.TakeRoom(1);
+  if (under_way() >= kOwn) nic_.completions().TakeRoom(1);
   ++added_;
   return request;
 }
@@ -217,9 +219,10 @@ Status Queue::Flush() {
   // Nothing behind a list that was not posted: a signal must not overtake its writes.
   if (batched_ > 0 && broken_.ok()) {
     requests_[batched_ - 1].send_flags |= IBV_SEND_SIGNALED;
+    const RdmaDevice& device = nic_.device();
     ibv_send_wr* bad = nullptr;
-    const int error = nic_.api().PostSend(queue_, requests_.data(), &bad);
-    if (error != 0) broken_ = Failed(nic_, "a request cannot be posted to a queue pair", error);
+    const int error = device.api().PostSend(queue_, requests_.data(), &bad);
+    if (error != 0) broken_ = device.Failed("a request cannot be posted to a queue pair", error);
   }
   batched_ = 0;
   return broken_;
@@ -228,7 +231,7 @@ Status Queue::Flush() {
 void Queue::Complete(uint32_t sequence) {
   const uint32_t before = beyond_own();
   done_ = sequence + 1;
-  nic_.GiveRoom(before - beyond_own());
+  nic_.completions().GiveRoom(before - beyond_own());
 }
 
 }  // namespace weightcast::transport::verbs

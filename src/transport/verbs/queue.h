@@ -33,7 +33,7 @@ class Queue {
   [[nodiscard]] QueueName name() const { return {queue_->qp_num, psn_}; }
   [[nodiscard]] Nic& nic() const { return nic_; }
   /// Its completions go there; before anything is added.
-  void SetOwner(QueueOwner& owner) { nic_.SetOwner(queue_->qp_num, id_, owner); }
+  void SetOwner(QueueOwner& owner) { nic_.queues().SetOwner(queue_->qp_num, id_, owner); }
   /// Stops and destroys it, and first hands to its owner what it has received: the peer may know already that
   /// this has arrived. Not from inside a completion.
   void Retire();
@@ -42,7 +42,7 @@ class Queue {
 
   /// One operation's next may be added: a write or read, and a message behind it.
   [[nodiscard]] bool HasRoom() const {
-    return under_way() + 1 < depth_ && (under_way() == 0 || nic_.room() > 1);
+    return under_way() + 1 < depth_ && (under_way() == 0 || nic_.completions().room() > 1);
   }
   [[nodiscard]] uint32_t under_way() const { return added_ - done_; }
   /// The number that the next one will have, and the first that has not completed.

@@ -135,7 +135,7 @@ void QueuePairs::EndSilent() {
   for (uint32_t queue = 0; queue < pairs_.size(); ++queue) {
     if (pairs_[queue].stage != Stage::kProbing) continue;
     EndQueue(queue, {Code::kUnavailable, StrCat("nothing arrives over this queue pair of ",
-                                                rails_.NicOf(pairs_[queue].rail).name(),
+                                                rails_.NicOf(pairs_[queue].rail).device().name(),
                                                 ", while others work; check that NIC's cabling and GID")});
   }
 }
@@ -186,7 +186,7 @@ void QueuePairs::EndQueue(uint32_t queue, const Status& reason) {
   if (pair.stage == Stage::kEnding || pair.stage == Stage::kOver) return;
   last_reason_ = WithSameRelease(reason).message();
   pair.stage = Stage::kEnding;
-  WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", rails_.NicOf(pair.rail).name(),
+  WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", rails_.NicOf(pair.rail).device().name(),
          " ends: ", reason.message());
   destroying_ = queue;
   DestroyQueue(queue, reason);
@@ -251,7 +251,7 @@ void QueuePairs::On(const QueueOffer& message) {
   pair.number = message.generation;
   Nic& nic = rails_.NicOf(pair.rail);
   const Status down(Code::kUnavailable,
-                    StrCat("the port of ", nic.name(), " is down; check cable and switch"));
+                    StrCat("the port of ", nic.device().name(), " is down; check cable and switch"));
   auto made =
       nic.up() ? Queue::Create(nic, link_.DepthOf(message.queue)) : Result<std::unique_ptr<Queue>>(down);
   Status connected = made.status();
@@ -286,7 +286,7 @@ void QueuePairs::OnNicChanged(const Nic& nic) {
     Pair& pair = pairs_[queue];
     if (&rails_.NicOf(pair.rail) != &nic) continue;
     if (!nic.up()) {
-      EndQueue(queue, {Code::kUnavailable, StrCat(nic.name(), " is down; check cable and switch")});
+      EndQueue(queue, {Code::kUnavailable, StrCat(nic.device().name(), " is down; check cable and switch")});
     } else if (pair.stage == Stage::kOver) {
       pair.backoff.Hasten();
       link_.shared.next_step = TimePoint{};

@@ -36,7 +36,7 @@ uint32_t Rails::DataQueuesOf(const Nic& nic) const {
     const uint32_t up = NicsUp();
     wanted = std::clamp((link_.terms.lanes + up - 1) / up, 1U, static_cast<uint32_t>(kMaxLanes) / up);
   }
-  while (wanted > 1 && nic.Crowded(1 + wanted)) wanted /= 2;
+  while (wanted > 1 && nic.queues().Crowded(1 + wanted)) wanted /= 2;
   return wanted;
 }
 
@@ -46,10 +46,10 @@ Result<std::string> Rails::Offer() {
   const uint32_t up = NicsUp();
   for (const auto& nic : nics_) {
     if (!nic->up()) continue;
-    Offered made{.nic = nic->index(), .address = nic->address(), .queues = {}};
+    Offered made{.nic = nic->index(), .address = nic->port().address(), .queues = {}};
     uint32_t wanted = 1 + DataQueuesOf(*nic);
     // Our only NIC may meet two of the peer's: then another one is for control.
-    if (up == 1 && wanted > 2 && wanted <= kMaxLanes && !nic->Crowded(wanted + 1)) ++wanted;
+    if (up == 1 && wanted > 2 && wanted <= kMaxLanes && !nic->queues().Crowded(wanted + 1)) ++wanted;
     for (uint32_t i = 0; i < wanted; ++i) {
       auto queue = Queue::Create(*nic, i == 0 ? Control::kDepth : Lane::kRequests);
       if (!queue.ok()) {
@@ -59,8 +59,10 @@ Result<std::string> Rails::Offer() {
       made.queues.push_back(std::move(*queue));
     }
     if (made.queues.size() < kLeast) continue;
-    OfferedNic told{
-        .index = nic->index(), .address = nic->address(), .control = made.queues.front()->name(), .data = {}};
+    OfferedNic told{.index = nic->index(),
+                    .address = nic->port().address(),
+                    .control = made.queues.front()->name(),
+                    .data = {}};
     for (size_t i = 1; i < made.queues.size(); ++i) told.data.push_back(made.queues[i]->name());
     offer.nics.push_back(std::move(told));
     offered_.push_back(std::move(made));
@@ -82,15 +84,15 @@ std::string Rails::ReasonNoneFits(const verbs::Offer& offer) const {
   if (up == nics_.end()) return WhyNoneIsUp();
   return StrCat(
       "none of the peer's RDMA ports can be reached from one of ours; the peer's first one and our ",
-      (*up)->name(), ": ", WhyApart(offer.nics.front().address, (*up)->address()));
+      (*up)->device().name(), ": ", WhyApart(offer.nics.front().address, (*up)->port().address()));
 }
 
 /// For each NIC of the offer one of ours that it reaches. On one subnet if any pair is; those that this link,
 /// and then all links, use least. A second time only while there are queue pairs enough for all.
 std::vector<Rails::NicPair> Rails::PairNics(const verbs::Offer& offer) const {
   const auto reaches = [&](const OfferedNic& theirs, const Nic& ours, bool routed) {
-    return ours.up() && WhyApart(theirs.address, ours.address()).empty() &&
-           (routed || SameSubnet(theirs.address, ours.address()));
+    return ours.up() && WhyApart(theirs.address, ours.port().address()).empty() &&
+           (routed || SameSubnet(theirs.address, ours.port().address()));
   };
   const bool routed = std::ranges::none_of(offer.nics, [&](const OfferedNic& theirs) {
     return std::ranges::any_of(nics_, [&](const auto& ours) { return reaches(theirs, *ours, false); });
@@ -101,8 +103,8 @@ std::vector<Rails::NicPair> Rails::PairNics(const verbs::Offer& offer) const {
     std::optional<size_t> best;
     for (size_t i = 0; i < nics_.size(); ++i) {
       if (!reaches(offer.nics[theirs], *nics_[i], routed)) continue;
-      if (used[i] > 0 && nics_[i]->Crowded((used[i] + 1) * (1 + DataQueuesOf(*nics_[i])))) continue;
-      const auto load = [&](size_t nic) { return std::pair(used[nic], nics_[nic]->queues()); };
+      if (used[i] > 0 && nics_[i]->queues().Crowded((used[i] + 1) * (1 + DataQueuesOf(*nics_[i])))) continue;
+      const auto load = [&](size_t nic) { return std::pair(used[nic], nics_[nic]->queues().size()); };
       if (!best || load(i) < load(*best)) best = i;
     }
     if (!best) continue;
@@ -160,12 +162,12 @@ Result<std::string> Rails::Answer(std::string_view blob, std::vector<Agreed>& ag
     }
     AnsweredRail told{.offered = static_cast<uint8_t>(pair.offered),
                       .nic = nic.index(),
-                      .address = nic.address(),
+                      .address = nic.port().address(),
                       .control = rail->front()->name(),
                       .data = {}};
     for (size_t place = 1; place < rail->size(); ++place) told.data.push_back((*rail)[place]->name());
     taken[pair.offered] += rail->size();
-    rails_.push_back({.nic = nic.index(), .peer = offered.address, .own = nic.address()});
+    rails_.push_back({.nic = nic.index(), .peer = offered.address, .own = nic.port().address()});
     answer.rails.push_back(std::move(told));
     agreed.push_back({.peer_nic = offered.index, .queues = std::move(*rail), .peers = {}});
   }
@@ -203,13 +205,14 @@ std::string Rails::Describe() const {
   std::string text;
   for (const Rail& rail : rails_) {
     const Nic& nic = *nics_[rail.nic];
-    text += StrCat(", ", nic.name(), " (", ToString(nic.address()), ") to ", ToString(rail.peer));
+    text +=
+        StrCat(", ", nic.device().name(), " (", ToString(nic.port().address()), ") to ", ToString(rail.peer));
   }
   return text;
 }
 
 void Rails::TellAddress(uint32_t rail) {
-  const Address& now = nics_[rails_[rail].nic]->address();
+  const Address& now = nics_[rails_[rail].nic]->port().address();
   if (now == rails_[rail].own) return;
   rails_[rail].own = now;
   link_.Say(NewAddress{.rail = static_cast<uint8_t>(rail),

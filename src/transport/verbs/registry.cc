@@ -43,9 +43,9 @@ Result<Parts> Registry::Cut(uint64_t length) const {
   uint64_t most = length;
   std::string_view least;
   for (const auto& nic : nics_) {
-    if (nic->dead() || nic->limits().max_mr_size >= most) continue;
-    most = nic->limits().max_mr_size;
-    least = nic->name();
+    if (nic->device().dead() || nic->device().limits().max_mr_size >= most) continue;
+    most = nic->device().limits().max_mr_size;
+    least = nic->device().name();
   }
   if (const auto parts = CutInto(most, length)) return *parts;
   return Status(Code::kExhausted,
@@ -61,14 +61,14 @@ Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const DescribedMemory&
     for (uint64_t at = 0; at < memory.length; at += std::min(parts.length, memory.length - at)) {
       const uint64_t length = std::min(parts.length, memory.length - at);
       auto region = prepared == nullptr
-                        ? nic->RegisterMemory(memory.address + at, length, FlagsFor(access))
-                        : nic->RegisterDeviceMemory(memory.address + at, length, FlagsFor(access),
-                                                    prepared->buffer.fd.get(), prepared->buffer.offset + at,
-                                                    prepared->why_none);
-      if (!region.ok() && nic->dead()) region = nullptr;  // Nothing goes over it any more.
+                        ? nic->domain().RegisterMemory(memory.address + at, length, FlagsFor(access))
+                        : nic->domain().RegisterDeviceMemory(
+                              memory.address + at, length, FlagsFor(access), prepared->buffer.fd.get(),
+                              prepared->buffer.offset + at, prepared->why_none);
+      if (!region.ok() && nic->device().dead()) region = nullptr;  // Nothing goes over it any more.
       if (!region.ok()) {
         for (size_t i = 0; i < made.size(); ++i) {  // Nobody has a key of it yet.
-          const Status undone = nics_[i / parts.count]->DeregisterMemory(made[i]);
+          const Status undone = nics_[i / parts.count]->domain().DeregisterMemory(made[i]);
           if (!undone.ok()) WC_LOG(kError, "verbs: ", undone.message());
         }
         return region.status();
@@ -140,7 +140,7 @@ RegionOut Registry::DeregisterEverywhere(uint32_t id, const Parts& parts,
   RegionOut out{.id = id, .kept = {}};
   for (size_t i = 0; i < registered.size(); ++i) {
     const size_t nic = i / parts.count;
-    const Status deregistered = nics_[nic]->DeregisterMemory(registered[i]);
+    const Status deregistered = nics_[nic]->domain().DeregisterMemory(registered[i]);
     if (!deregistered.ok()) out.kept.push_back({.nic = nic, .why = deregistered.message()});
   }
   return out;

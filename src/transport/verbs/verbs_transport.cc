@@ -51,8 +51,8 @@ Status VerbsTransport::Watch() {
   WC_RETURN_IF_ERROR(poller_.Add(registry_.commands().wake_fd(), EPOLLIN, 0));
   WC_RETURN_IF_ERROR(poller_.Add(timer_.fd(), EPOLLIN, 0));
   for (const auto& nic : nics_) {
-    WC_RETURN_IF_ERROR(poller_.Add(nic->completion_fd(), EPOLLIN, 0));
-    WC_RETURN_IF_ERROR(poller_.Add(nic->event_fd(), EPOLLIN, 0));
+    WC_RETURN_IF_ERROR(poller_.Add(nic->completions().fd(), EPOLLIN, 0));
+    WC_RETURN_IF_ERROR(poller_.Add(nic->device().event_fd(), EPOLLIN, 0));
   }
   return Status::Ok();
 }
@@ -75,8 +75,8 @@ VerbsTransport::~VerbsTransport() {
   RunCommands();
   regions_.ForEach([this](LocalRegion& region) { (void)registry_.TakeOut(region); });
   for (const auto& nic : nics_) {
-    poller_.Remove(nic->completion_fd());
-    poller_.Remove(nic->event_fd());
+    poller_.Remove(nic->completions().fd());
+    poller_.Remove(nic->device().event_fd());
   }
 }
 
@@ -99,7 +99,7 @@ void VerbsTransport::OnRegionEnded(LocalRegion& region) {
 }
 
 void VerbsTransport::Run(const RegionOut& out) {
-  for (const auto& kept : out.kept) nics_[kept.nic]->Die(kept.why);
+  for (const auto& kept : out.kept) nics_[kept.nic]->device().Die(kept.why);
   if (!out.kept.empty()) return held_regions_.push_back(out.id);
   EndRegion(out.id);
 }
@@ -110,7 +110,7 @@ void VerbsTransport::EndRegion(uint32_t id) {
 }
 
 void VerbsTransport::EndHeldRegions() {
-  const auto reachable = [](const auto& nic) { return nic->dead() && nic->reachable(); };
+  const auto reachable = [](const auto& nic) { return nic->device().dead() && nic->reachable(); };
   if (held_regions_.empty() || std::ranges::any_of(nics_, reachable)) return;
   for (const uint32_t id : std::exchange(held_regions_, {})) EndRegion(id);
 }
@@ -188,8 +188,8 @@ void VerbsTransport::LookAtNics() {
   for (const auto& nic : nics_) {
     if (!nic->LookAtEvents()) continue;
     // Those of a device that was removed are ready for ever. The second one tells that it was.
-    if (nic->dead()) poller_.Remove(nic->completion_fd());
-    if (nic->removed()) poller_.Remove(nic->event_fd());
+    if (nic->device().dead()) poller_.Remove(nic->completions().fd());
+    if (nic->device().removed()) poller_.Remove(nic->device().event_fd());
     for (const auto& [id, link] : links_) link->OnNicChanged(*nic);
   }
 }
@@ -221,8 +221,8 @@ TimePoint VerbsTransport::NextStep() const {
 bool VerbsTransport::Arm() {
   if (!events_.empty() || !touched_.empty()) return false;
   for (const auto& nic : nics_) {
-    if (!nic->dead()) {
-      const Status armed = nic->Arm();
+    if (!nic->device().dead()) {
+      const Status armed = nic->completions().Arm();
       if (!armed.ok()) WC_LOG(kDebug, armed.message());
       if (!armed.ok() && nic->up()) return false;  // Nobody would wake us.
       // What came before it was armed gives no event.
@@ -239,7 +239,7 @@ bool VerbsTransport::Arm() {
 
 void VerbsTransport::Disarm() {
   registry_.commands().Disarm();
-  for (const auto& nic : nics_) nic->Disarm();
+  for (const auto& nic : nics_) nic->completions().Disarm();
   turns_ = 0;  // The next turn looks at the devices' events.
 }
 

@@ -33,7 +33,7 @@ class HostilePeer {
   /// A link whose queue pairs work, and that is ready.
   bool BecomeReady(LinkId link) {
     Offer offer{.cookie = kCookie, .nics = {OfferedNic{}}};
-    offer.nics[0].address = nics_[0]->address();
+    offer.nics[0].address = nics_[0]->port().address();
     offer.nics[0].control = ends_[0]->queue->name();
     for (uint32_t i = 1; i <= kLanes; ++i) offer.nics[0].data.push_back(ends_[i]->queue->name());
     auto blob = victim_.transport().OpenLink(link, Role::kResponder, self, Encode(offer), Clock::now() + 20s);
