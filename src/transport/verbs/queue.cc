@@ -37,9 +37,11 @@ uint8_t TimeoutFor(const Settings& settings) {
 Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   depth = std::min(depth, static_cast<uint32_t>(std::max(nic.limits().max_qp_wr, 1)));
   if (nic.queues() >= Nic::kMaxQueues) {
-    return Status(Code::kExhausted,
-                  StrCat(nic.name(), ": this process has ", nic.queues(),
-                         " queue pairs here, as many as it may; connect to fewer peers, or use more NICs"));
+    return Status(
+        Code::kExhausted,
+        StrCat(
+            nic.name(), ": this process has ", nic.queues(),
+            " queue pairs on this NIC, the most that are allowed; connect to fewer peers, or use more NICs"));
   }
   if (nic.room() < kOwn) {
     return Status(Code::kExhausted,
@@ -73,7 +75,7 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   made->psn_ = static_cast<uint32_t>(RandomId()) & 0xffffff;
   if (made->inline_bytes_ < kInline.back()) {
     return Status(Code::kUnavailable, StrCat(nic.name(), " sends only ", made->inline_bytes_,
-                                             " bytes inline, too few; leave it out by the setting nics"));
+                                             " bytes inline, too few; leave that NIC out in setting nics"));
   }
   WC_RETURN_IF_ERROR(made->ToInit());
   return made;
