@@ -18,12 +18,12 @@ std::string_view AdviceFor(int error) {
       return "; raise the limit of processes (ulimit -u, or the container's)";
     case EACCES:
     case EPERM:
-      return "; allow it to this user (capabilities, seccomp profile, container)";
+      return "; allow this user to do that (capabilities, seccomp profile, container)";
     case ESRCH:
-      return "; it has ended: see its log";
+      return "; that process has ended: see its log";
     case ENOSYS:
     case EOPNOTSUPP:
-      return "; use a newer kernel, or allow it in the container's seccomp profile";
+      return "; use a newer kernel, or allow this system call in the container's seccomp profile";
     default:
       return "; see the kernel's log (dmesg)";
   }

@@ -18,8 +18,8 @@ auto OrOutOfMemory(std::string_view whose, std::string_view what, const Work& wo
   } catch (const std::bad_alloc&) {
   }
   return Status(Code::kExhausted,
-                StrCat(whose, " is out of memory: ", what, " does not fit into what it may use; give ", whose,
-                       " more (ulimit -v, its control group, the host)"));
+                StrCat(whose, " is out of memory: ", what, " does not fit into its limit; give ", whose,
+                       " more memory (ulimit -v, its control group, the host)"));
 }
 
 }  // namespace weightcast

@@ -25,13 +25,13 @@ Status SocketError(std::string_view what, std::string_view advice) {
   return {Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
 }
 
-Result<UniqueFd> NewSocket(int family) {
-  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Result<UniqueFd> NewSocket(const SocketAddress& address) {
+  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // As an address that this host does not have.
   if (!fd.valid() && errno == EAFNOSUPPORT)
     return Status(Code::kInvalidArgument,
-                  StrCat("cannot make a socket of ", family == AF_INET6 ? "IPv6" : "the address's family",
-                         ": ", ErrnoText(errno), "; give an address of a family that this host has"));
+                  StrCat("cannot make a socket for ", address.ToString(), ": ", ErrnoText(errno),
+                         "; give an IPv4 or IPv6 address, whichever this host has"));
   if (!fd.valid()) return SocketError("cannot make a socket", "; allow it to this process (seccomp profile)");
   return fd;
 }
@@ -56,7 +56,7 @@ SocketAddress AnyAddress() {
 Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog) {
   if (ports.low == 0 && address.port() != 0) ports = {address.port(), address.port()};
   for (uint32_t port = ports.low; port <= ports.high; ++port) {
-    WC_ASSIGN_OR_RETURN(auto fd, NewSocket(address.family()));
+    WC_ASSIGN_OR_RETURN(auto fd, NewSocket(address));
     const int on = 1;
     const int off = 0;
     // With it a port of the kernel's choice could be one that another such socket has and does not listen at
@@ -115,7 +115,7 @@ Result<UniqueFd> Accept(int listener) {
 }
 
 Result<UniqueFd> StartConnect(const SocketAddress& to, std::optional<uint8_t> traffic_class) {
-  WC_ASSIGN_OR_RETURN(auto fd, NewSocket(to.family()));
+  WC_ASSIGN_OR_RETURN(auto fd, NewSocket(to));
   if (traffic_class) WC_RETURN_IF_ERROR(SetTrafficClass(fd.get(), *traffic_class));
   if (connect(fd.get(), to.raw(), to.length()) == 0 || errno == EINPROGRESS) return fd;
   return SocketError(StrCat("cannot connect to ", to.ToString()), kDoesItRun);
@@ -173,7 +173,7 @@ Status SetTrafficClass(int fd, uint8_t traffic_class) {
   set = setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority) == 0 && set;
   if (set) return Status::Ok();
   return SocketError(StrCat("cannot set the traffic class ", byte, " of a socket"),
-                     "; leave the setting traffic_class empty where the system forbids it");
+                     "; leave setting traffic_class empty where the system forbids it");
 }
 
 bool WaitFor(int fd, short events, TimePoint deadline) {

@@ -204,10 +204,9 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
     addresses.push_back(address);
   }
   if (addresses.empty())
-    return Status(
-        Code::kUnavailable,
-        StrCat(text,
-               " is link-local, and no interface here has such a link; give an address that is routed"));
+    return Status(Code::kUnavailable, StrCat(text,
+                                             " is link-local, and no interface of this host has a link-local "
+                                             "address; give one that is routed"));
   return addresses;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/hash.h"
 #include "base/strings.h"
 #include "device/error.h"
@@ -112,8 +113,8 @@ class Walk {
     WC_ASSIGN_OR_RETURN(const Block block, BlockAt(context_.cuda(), next_, found.identity));
     if (block.length == 0)
       return Status(Code::kInternal,
-                    "the CUDA driver gave an empty range for this memory (cuMemGetAddressRange); please "
-                    "report this as a bug");
+                    StrCat("the CUDA driver gave an empty range for the memory at ", Text(next_),
+                           " of device ", context_.ordinal(), " (cuMemGetAddressRange)", kReportBug));
     next_ = block.address + block.length;
     if (!done() && found.legacy != 0) {
       return Wrong(StrCat(end_ - next_, " of the bytes lie beyond the end of their allocation, which is at ",

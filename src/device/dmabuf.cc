@@ -29,10 +29,9 @@ Result<DmaBuf> ExportDmaBuf(const Context& context, const DeviceMemory& memory) 
   WC_ASSIGN_OR_RETURN(const int supported,
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
   if (supported == 0)
-    return Status(
-        Code::kUnavailable,
-        StrCat("the driver gives no dma-buf of device ", context.ordinal(),
-               "; install NVIDIA's open kernel modules, or leave verbs out by the setting transport"));
+    return Status(Code::kUnavailable,
+                  StrCat("the driver gives no dma-buf of device ", context.ordinal(),
+                         "; install NVIDIA's open kernel modules, or leave verbs out in setting transport"));
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<CUdeviceptr>(memory.memory.address);
   const CUdeviceptr start = begin / page * page;
@@ -58,7 +57,7 @@ Status CheckOrder(const Context& context) {
   if (ordering >= drivers::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) return Status::Ok();
   return {Code::kUnavailable, StrCat("device ", context.ordinal(),
                                      " does not order the writes of NICs; weights there go over another "
-                                     "transport, and nothing is to be done")};
+                                     "transport; nothing needs to be done")};
 }
 
 }  // namespace weightcast::device

@@ -57,7 +57,7 @@ std::string_view AdviceFor(drivers::CUresult result) {
     case Code::kExhausted:
       return "; free memory there, or use less";
     case Code::kPermission:
-      return "; allow it to this process (container, user)";
+      return "; allow this process to do that (container, user)";
     case Code::kUnavailable:
       return "; this device or driver cannot do it: docs/gpu.md says what is needed";
     default:

@@ -83,7 +83,7 @@ Gpus::Gpus(std::shared_ptr<drivers::Cuda> cuda, std::vector<Gpu> gpus)
 
 Result<std::shared_ptr<Gpus>> Gpus::Open(const Settings& settings, drivers::CudaUse use) {
   if (settings.gpu == "off")
-    return Status(Code::kUnavailable, "GPUs are turned off by the setting gpu; set it to auto to use them");
+    return Status(Code::kUnavailable, "setting gpu is 'off', so this process uses no GPU; set it to auto");
   WC_ASSIGN_OR_RETURN(auto cuda, drivers::LoadCuda(use));
   return Create(std::move(cuda));
 }

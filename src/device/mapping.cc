@@ -26,12 +26,15 @@ Status CheckName(const AllocationName& name) {
   uint64_t total = 0;
   for (const uint64_t length : name.lengths) {
     if (length == 0 || length > kMostBytes - total)
-      return {Code::kProtocol, "the peer described an allocation whose blocks have no bytes, or too many"};
+      return {Code::kProtocol,
+              StrCat("the peer described an allocation with a block of ", length, " bytes after ", total,
+                     "; its blocks must have 1 to ", kMostBytes, " bytes together")};
     total += length;
   }
   if (name.lengths.empty() || (name.exportable == Exportable::kLegacy && name.lengths.size() > 1))
-    return {Code::kProtocol, StrCat("the peer described an allocation of ", name.lengths.size(),
-                                    " blocks, which is too many or none")};
+    return {Code::kProtocol,
+            StrCat("the peer described an allocation of ", name.lengths.size(), " blocks; it must have ",
+                   name.exportable == Exportable::kLegacy ? "1" : "at least 1")};
   return Status::Ok();
 }
 
@@ -132,7 +135,8 @@ Status Mappings::Import::Add(std::vector<Handle> handles) {
     }
     const auto* const legacy = std::get_if<LegacyHandle>(&handle);
     if (legacy == nullptr)
-      return {Code::kInternal, StrCat("memory of cuMemAlloc came with a handle of another kind", kReportBug)};
+      return {Code::kInternal,
+              StrCat("memory of cuMemAlloc came with a handle of kind ", handle.index(), kReportBug)};
     WC_RETURN_IF_ERROR(range_->OpenLegacy(*legacy, length));
   }
   return Status::Ok();

@@ -33,9 +33,9 @@ Result<std::unique_ptr<PinnedRange>> PinnedRange::Pin(std::shared_ptr<Worker> wo
   drivers::CUdeviceptr seen = 0;
   WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(health, MemHostGetDevicePointer, &seen, bytes.data(), 0));
   if (seen == reinterpret_cast<drivers::CUdeviceptr>(bytes.data())) return range;
-  return Status(Code::kUnavailable,
-                "the device sees pinned host memory at another address than this process; use a GPU with "
-                "unified addressing");
+  return Status(Code::kUnavailable, StrCat("device ", health.context().ordinal(),
+                                           " sees pinned host memory at another address than this process; "
+                                           "use a GPU with unified addressing"));
 }
 
 PinnedRange::~PinnedRange() {
@@ -57,7 +57,7 @@ class PinnedPool::Core {
         "cuMemHostAlloc");
     if (!status.ok()) {
       WC_LOG(kWarning, "no more host memory can be pinned: ", status.message(),
-             "; raise the limit of locked memory or lower the setting pinned");
+             "; raise the limit of locked memory or lower setting pinned");
       refused.store(true, std::memory_order_release);
     } else {
       all_.push_back(pinned);

@@ -85,8 +85,8 @@ Result<TensorDigest> TensorKey::DigestOf(const Box& box, const std::byte* data,
 Status DigestSum::Add(int64_t first, std::span<const std::byte> bytes) {
   if (first < 0 || first > key_.bytes_ || bytes.size() > static_cast<size_t>(key_.bytes_ - first))
     return {Code::kOutOfBounds,
-            StrCat(bytes.size(), " bytes from ", first, " on leave tensor '", key_.tensor_.name, "' of ",
-                   key_.bytes_, " bytes; give bytes inside it")};
+            StrCat(bytes.size(), " bytes from byte ", first, " on are not inside tensor '", key_.tensor_.name,
+                   "', which has ", key_.bytes_, " bytes; give bytes inside it")};
   AddInside(first, bytes);
   return Status::Ok();
 }
@@ -100,8 +100,9 @@ Status DigestSum::AddPiece(const Box& box, int64_t offset, std::span<const std::
   if (offset < 0 || offset > runs.src_bytes() ||
       bytes.size() > static_cast<size_t>(runs.src_bytes() - offset))
     return {Code::kOutOfBounds,
-            StrCat("a piece of ", bytes.size(), " bytes from ", offset, " on leaves the box ", ToString(box),
-                   " of tensor '", tensor.name, "'; give a piece inside it")};
+            StrCat("a piece of ", bytes.size(), " bytes from byte ", offset, " on is not inside the ",
+                   runs.src_bytes(), " bytes of the box ", ToString(box), " of tensor '", tensor.name,
+                   "'; give a piece inside it")};
   if (bytes.empty()) return Status::Ok();
   const int64_t end = offset + static_cast<int64_t>(bytes.size());
   const int64_t run_bytes = runs.src_bytes() / runs.count();
@@ -128,7 +129,7 @@ Status DigestSum::AddBox(const Box& box, const std::byte* data, std::span<const 
   if (BitsOf(tensor.dtype) < 8)
     return {Code::kInvalidArgument,
             StrCat("tensor '", tensor.name, "' of ", NameOf(tensor.dtype),
-                   " has strides, which are not possible for elements below one byte; give it without gaps")};
+                   " has strides, which are not possible for elements below one byte; give contiguous data")};
   AddStrided(box, data, strides);
   return Status::Ok();
 }

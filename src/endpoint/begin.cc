@@ -64,9 +64,9 @@ class TransferBuilder {
     if (place != nullptr && place->serial == serial) return last = place;
     if (place != nullptr) regions_.Done(*place);
     transfer->locals.pop_back();
-    return Status(
-        Code::kInvalidArgument,
-        "its local region is closed, or was registered with another endpoint; register its memory here");
+    return Status(Code::kInvalidArgument,
+                  "its local region is closed, or was registered with another endpoint; register its memory "
+                  "with this one");
   }
   Result<const RemoteImport*> Remote(const RemoteSlice& slice) {
     const uint32_t index = SliceAccess::IndexOf(slice);
@@ -141,8 +141,8 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
       past > SignalRange::kMostTransfers) {
     return Status(Code::kInvalidArgument,
                   StrCat("the write counts as ", options.signals, " transfers from number ",
-                         options.signal.value_or(0), " on; it may count as 1 to ", SignalRange::kMostTogether,
-                         ", with numbers below ", SignalRange::kMostTransfers));
+                         options.signal.value_or(0), " on; a write may count as 1 to ",
+                         SignalRange::kMostTogether, ", with numbers below ", SignalRange::kMostTransfers));
   }
   Core& core = *connection->core();
   TransferBuilder build(core.regions(), connection->imports(), core.transfers().Take());
@@ -167,8 +167,9 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
   transfer.chunk_bytes = transfer.device && build.all_to_device ? DeviceChunk(chunk) : chunk;
   const uint64_t chunks = CountChunks(transfer.pieces, transfer.chunk_bytes);
   if (chunks > kMaxChunks) {
-    return Status(Code::kInvalidArgument, StrCat("a transfer of ", chunks, " chunks, more than ", kMaxChunks,
-                                                 "; split it, or raise the setting chunk"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("a transfer of ", chunks, " chunks, more than ", kMaxChunks,
+                         "; split it, or raise setting chunk, which is ", chunk, " bytes"));
   }
   transfer.chunks = static_cast<uint32_t>(chunks);
   return std::exchange(build.transfer, {});

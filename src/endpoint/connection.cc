@@ -214,10 +214,7 @@ void Connection::State::OnChosen() {
   WC_LOG(kInfo, "connected: ", view_.Describe());
   core_->connector().OnReady(shared_from_this());
   core_->connections().OnReady(shared_from_this(), role_);
-  for (const uint32_t lane : path.lanes_down) {
-    On(transport::LaneDown{
-        link_.id, lane, {Code::kUnavailable, "it failed before the transport was chosen"}});
-  }
+  for (const auto& [lane, reason] : path.lanes_down) On(transport::LaneDown{link_.id, lane, reason});
   if (!path.lost.ok()) On(transport::LinkDown{link_.id, path.lost});
 }
 
@@ -244,7 +241,7 @@ void Connection::State::On(const transport::SignalArrived& event) {
 
 void Connection::State::On(const transport::LaneDown& event) {
   if (ended_) return;
-  if (link_.transport == nullptr) return paths_.OnLaneDown(event.link, event.lane);
+  if (link_.transport == nullptr) return paths_.OnLaneDown(event.link, event.lane, event.reason);
   if (event.link != link_.id) return;
   sender_.OnLaneDown(event.lane);
   trace::CounterNamed("endpoint.lanes_lost").Add();
@@ -283,8 +280,8 @@ void Connection::State::On(const transport::Revoked& event) {
 void Connection::State::On(const transport::LinkClosed& event) {
   if (link_.transport == nullptr || event.link != link_.id) return;
   End({Code::kUnavailable,
-       StrCat("the transport closed the link to the peer without being told to; connect again to go on",
-              kReportBug)});
+       StrCat("transport ", view_.transport_name(), " closed link ", static_cast<uint32_t>(link_.id),
+              " to the peer without being told to; connect again to go on", kReportBug)});
   sender_.OnLinkClosed();
   grants_.OnLinkClosed();
 }

@@ -102,7 +102,7 @@ Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
     WC_ASSIGN_OR_RETURN(reach, connection.core()->regions().ReachOf(*options.ranges));
     options.ranges.reset();
   }
-  Result<transport::GrantName> result = Status(Code::kInternal, "not run");
+  Result<transport::GrantName> result = transport::GrantName{};
   connection.core()->progress().Call([&] {
     if (connection.ended()) {
       result = connection.view().status();
@@ -132,8 +132,8 @@ Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfe
   }
   WC_RETURN_IF_ERROR(connection.view().status());
   if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
-    return {Code::kCancelled, StrCat("there is no such grant for ", connection.label(),
-                                     ", or it has been revoked; open a new one")};
+    return {Code::kCancelled, StrCat("grant ", grant.slot, " for ", connection.label(),
+                                     " was revoked, or never opened; open a new one")};
   }
   return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
                                   " transfers have come within the timeout of this call under the grant of ",

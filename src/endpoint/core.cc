@@ -22,7 +22,8 @@ Status CheckNames(const Identity& self) {
   for (const std::string& name : {self.job, self.role, self.engine}) {
     if (name.size() > kMaxName) {
       return {Code::kInvalidArgument,
-              StrCat("job, role and engine have at most ", kMaxName, " bytes; shorten '", name, "'")};
+              StrCat("the name '", name, "' has ", name.size(),
+                     " bytes; job, role and engine may have at most ", kMaxName, " each: shorten that name")};
     }
   }
   return Status::Ok();
@@ -59,9 +60,11 @@ Result<Created> CreateTransports(const EndpointOptions& options, Factories facto
     }
     WC_RETURN_IF_ERROR(AddTransport(*found, options, poller, created));
   }
+  std::string reasons;
   for (size_t i = 0; i < factories.size() && wanted.empty(); ++i) {
     Status status = AddTransport(factories[i], options, poller, created);
     if (status.ok()) continue;
+    reasons += StrCat("; ", status.message());
     // A machine without such hardware is no surprise; hardware that does not work is one.
     if (status.code() == Code::kUnavailable) {
       WC_LOG(kInfo, "going on without ", status.message());
@@ -71,8 +74,7 @@ Result<Created> CreateTransports(const EndpointOptions& options, Factories facto
   }
   if (created.empty())
     return Status(Code::kUnavailable,
-                  "no transport works on this machine; the log says why each was left out, and the setting "
-                  "transport must allow tcp, shm or verbs");
+                  StrCat("no transport works on this machine; make one of them work", reasons));
   return created;
 }
 
@@ -119,9 +121,8 @@ Status Core::Init(Factories factories) {
   if (options_.port != 0) of_listener.port_range = StrCat(options_.port, "-", options_.port);
   WC_ASSIGN_OR_RETURN(listener_, HandshakeListener::Open(of_listener));
   if (options_.token.empty() && !listener_->loopback_only()) {
-    return {
-        Code::kPermission,
-        "no job token: set WEIGHTCAST_TOKEN_FILE, or the setting bind to 127.0.0.1 to stay on this machine"};
+    return {Code::kPermission,
+            "no job token: set WEIGHTCAST_TOKEN_FILE, or setting bind to 127.0.0.1 to stay on this machine"};
   }
   if (!options_.token.empty()) {
     WC_ASSIGN_OR_RETURN(const stream::Secret key, stream::SharedKeyOf(options_.token, stream::Purpose::kPeers,

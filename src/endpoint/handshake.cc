@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/advice.h"
 #include "base/bytes.h"
 #include "base/strings.h"
 
@@ -69,9 +70,8 @@ Result<Hello> ParseHello(std::string_view payload) {
                   "it sent a malformed hello; run the same release of weightcast on both sides");
   if (hello.chunk < kMinChunk || hello.chunk > kMaxChunk || lease == 0 ||
       lease > static_cast<uint64_t>(kMaxLease.count())) {
-    return Status(Code::kProtocol,
-                  "it sent a hello whose chunk or lease is out of range; run the same release of weightcast "
-                  "on both sides");
+    return Status(Code::kProtocol, StrCat("it sent a hello whose chunk (", hello.chunk, " bytes) or lease (",
+                                          lease, " ns) is out of range", kSameRelease));
   }
   hello.lease = Duration(lease);
   return hello;

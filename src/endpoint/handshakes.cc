@@ -48,9 +48,10 @@ void Handshakes::Accept(UniqueFd fd) {
 bool Handshakes::MakeRoom() {
   if (half_open_.empty()) return false;
   Attempt& attempt = *Find(half_open_.Victim());
-  LogRefusal(attempt, {Code::kExhausted,
-                       "too many half-open handshakes; if these are processes of your job, raise the limit "
-                       "of open files (ulimit -n)"});
+  LogRefusal(attempt,
+             {Code::kExhausted,
+              StrCat("too many half-open handshakes (at most ", HalfOpen::Most(),
+                     "); if these are processes of your job, raise the limit of open files (ulimit -n)")});
   Erase(attempt, /*linger=*/false);
   return true;
 }
@@ -97,8 +98,10 @@ Handshakes::Attempt& Handshakes::NewAttempt(Role role, UniqueFd fd, const Socket
   const Duration most = context_.options.settings.connect_timeout;
   attempt.limit = context_.timers.Add(In(most), [this, id, most] {
     if (Attempt* late = Find(id)) {
-      Fail(*late, {Code::kTimedOut, StrCat("no handshake within ", Seconds(most),
-                                           " s (connect_timeout); check that it is a weightcast endpoint")});
+      Fail(*late,
+           {Code::kTimedOut,
+            StrCat("no handshake within ", Seconds(most),
+                   " s (setting connect_timeout); check that a weightcast endpoint runs at that address")});
     }
   });
   return attempt;

@@ -42,7 +42,8 @@ Result<std::string> Paths::OpenLink(Path& path, std::string_view offer, TimePoin
   auto blob = path.transport->OpenLink(path.link, role_, peer_.incarnation, offer, deadline);
   if (blob.ok() && blob->size() > kMaxBlob) {
     hooks_.close_link(path.link);
-    return Status(Code::kInternal, "the transport's offer is too long; please report this as a bug");
+    return Status(Code::kInternal, StrCat("the offer of transport ", path.name, " has ", blob->size(),
+                                          " bytes, more than ", kMaxBlob, kReportBug));
   }
   path.open = blob.ok();
   if (!path.open) hooks_.drop_link(path.link);
@@ -217,12 +218,12 @@ void Paths::OnDown(LinkId link, const Status& reason) {
   Evaluate();
 }
 
-void Paths::OnLaneDown(LinkId link, uint32_t lane) {
-  if (Path* path = Find(link); path != nullptr) path->lanes_down.push_back(lane);
+void Paths::OnLaneDown(LinkId link, uint32_t lane, const Status& reason) {
+  if (Path* path = Find(link); path != nullptr) path->lanes_down.emplace(lane, reason);
 }
 
 void Paths::OnLaneUp(LinkId link, uint32_t lane) {
-  if (Path* path = Find(link); path != nullptr) std::erase(path->lanes_down, lane);
+  if (Path* path = Find(link); path != nullptr) path->lanes_down.erase(lane);
 }
 
 void Paths::SetDown(Path& path, std::string reason) {
@@ -251,10 +252,10 @@ void Paths::Fail() {
   for (const Path& path : paths_) {
     reasons += StrCat(reasons.empty() ? "" : "; ", path.name, ": ", path.reason);
   }
-  hooks_.failed(
-      {Code::kUnavailable, StrCat("no transport reaches ", peer_.label,
-                                  reasons.empty() ? "; allow the same ones on both sides (setting transport)"
-                                                  : StrCat(" (", reasons, ")"))});
+  hooks_.failed({Code::kUnavailable,
+                 StrCat("no transport reaches ", peer_.label,
+                        reasons.empty() ? "; allow the same transports on both sides (setting transport)"
+                                        : StrCat(" (", reasons, ")"))});
 }
 
 void Paths::ClosePath(Path& path) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "endpoint/message.h"
 #include "transport/transport.h"
 #include "weightcast/clock.h"
+#include "weightcast/status.h"
 
 namespace weightcast::endpoint {
 
@@ -51,7 +53,7 @@ class Paths {
     State there = State::kOpening;
     std::string reason{};  ///< Why it is down.
     uint32_t lanes = 0;
-    std::vector<uint32_t> lanes_down{};  ///< Failed before the choice.
+    std::map<uint32_t, Status> lanes_down{};  ///< Failed before the choice, and why.
     /// Responder: it has failed after it was ready. Still open, because the initiator may have chosen it.
     Status lost{};
   };
@@ -74,7 +76,7 @@ class Paths {
   // Events of links that were added here.
   void OnReady(transport::LinkId link, uint32_t lanes);
   void OnDown(transport::LinkId link, const Status& reason);
-  void OnLaneDown(transport::LinkId link, uint32_t lane);
+  void OnLaneDown(transport::LinkId link, uint32_t lane, const Status& reason);
   void OnLaneUp(transport::LinkId link, uint32_t lane);
 
   /// The path in use; null until chosen.

@@ -126,7 +126,7 @@ Status Regions::RegisterWithAll(RegisteredMemory& registration) {
   for (const auto& [name, reason] : registration.left_out) reasons += StrCat("; ", name, ": ", reason);
   return {Code::kUnavailable, StrCat(" of device ", memory.ordinal,
                                      ": no transport takes it; allow shm or tcp "
-                                     "in the setting transport",
+                                     "in setting transport",
                                      reasons)};
 }
 
@@ -186,10 +186,10 @@ Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
       .region = found->name.id, .generation = found->name.generation, .length = found->memory.length};
   Done(*found);
   if (same && writes) return granted;
-  return Status(
-      Code::kInvalidArgument,
-      same ? "the grant is for a region that takes no writes; register it with kGranted"
-           : "the grant is for a region that is closed, or of another endpoint; register its memory here");
+  return Status(Code::kInvalidArgument,
+                same ? "the grant is for a region that takes no writes; register it with kGranted"
+                     : "the grant is for a region that is closed, or of another endpoint; register its "
+                       "memory with this one");
 }
 
 Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> ranges) {
@@ -203,9 +203,9 @@ Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> range
     const uint64_t room = whole.length - offset - length;  // The slice lies inside.
     if (!apart || (range.count > 1 && (range.count - 1) > room / range.stride)) {
       return Status(Code::kOutOfBounds,
-                    StrCat("a grant of ", range.count, " runs of ", length, " bytes, ", range.stride,
-                           " bytes apart, from byte ", offset, " of a registration of ", whole.length,
-                           " on; give runs that lie inside it and apart from each other"));
+                    StrCat("a grant has ", range.count, " runs of ", length, " bytes, one every ",
+                           range.stride, " bytes, from byte ", offset, " of a registration of ", whole.length,
+                           " bytes on; give at least one, all inside the registration and without overlap"));
     }
     all.push_back({.region = whole.region,
                    .generation = whole.generation,

@@ -118,7 +118,7 @@ void Sender::OnDeadline() {
     End(transfer,
         {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks,
                                  " chunks of the transfer were done by its deadline; check that the "
-                                 "peer runs, or set a later one")});
+                                 "peer runs, or set a later deadline")});
   }
   if (next_deadline_ == TimePoint::max()) return;
   deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });

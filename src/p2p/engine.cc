@@ -55,8 +55,9 @@ Status CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
                    "; pass on what that process has advertised since it started")};
   }
   if (length > advert.length)
-    return {Code::kOutOfBounds, StrCat("the operation has ", length, " bytes, and ", NameOf(peer),
-                                       " advertised ", advert.length, "; let it advertise as many")};
+    return {Code::kOutOfBounds,
+            StrCat("the operation has ", length, " bytes, and ", NameOf(peer), " advertised memory of ",
+                   advert.length, "; let that endpoint advertise as many bytes")};
   return Status::Ok();
 }
 
@@ -66,8 +67,8 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {
   if (options.gpu.index < 0 || options.gpu.index > UINT16_MAX - kFirstPort)
-    return Status(Code::kInvalidArgument,
-                  StrCat("no GPU can have the index ", options.gpu.index, "; count from 0"));
+    return Status(Code::kInvalidArgument, StrCat("the GPU index is ", options.gpu.index,
+                                                 "; it must be in [0, ", UINT16_MAX - kFirstPort, "]"));
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   EndpointOptions made = EndpointOptionsOf(engine->options_);
   Peers& peers = engine->peers_;
@@ -153,7 +154,7 @@ Result<Accepted> Engine::Accept(std::optional<TimePoint> deadline, const Interru
     if (deadline && now >= *deadline)
       return Status(Code::kTimedOut,
                     "no peer has connected to this endpoint within the timeout of this call; check that one "
-                    "runs and connects here, then accept again");
+                    "runs and connects to this one, then accept again");
     s_.changed.wait_until(lock, deadline ? std::min(*deadline, now + kGlance) : now + kGlance);
     if (!s_.to_accept.empty()) break;
     lock.unlock();  // It may run other code, which may call us.

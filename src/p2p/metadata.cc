@@ -28,17 +28,15 @@ std::string Seal(ByteWriter body, size_t size) {
 /// The fields of what Seal made; kInvalidArgument if this is not it.
 Result<ByteReader> Unseal(std::string_view bytes, size_t size, uint32_t magic, std::string_view what) {
   if (bytes.size() != size)
-    return Status(Code::kInvalidArgument, StrCat(what, " has ", size, " bytes, not ", bytes.size(),
-                                                 "; pass on all of its bytes unchanged"));
+    return Status(Code::kInvalidArgument, StrCat(what, " must have ", size, " bytes, and ", bytes.size(),
+                                                 " were given; pass on all of its bytes unchanged"));
   ByteReader checksum(bytes.substr(size - kChecksum));
   const std::string_view body = bytes.substr(0, size - kChecksum);
   ByteReader fields(body);
   if (fields.Get<uint32_t>() != magic)
-    return Status(
-        Code::kInvalidArgument,
-        StrCat(
-            what,
-            " is of another release of weightcast, or something else; run the same release on both sides"));
+    return Status(Code::kInvalidArgument, StrCat(what,
+                                                 " is of another release of weightcast, or is something "
+                                                 "else; run the same release on both sides"));
   if (checksum.Get<uint64_t>() != Hash64(body))
     return Status(Code::kInvalidArgument,
                   StrCat(what, " was damaged on its way: its checksum is wrong; send it again"));

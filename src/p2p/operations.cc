@@ -166,7 +166,8 @@ void Operations::MeetOffer(const OperationPtr& send) {
   if (send->bytes > room) {
     return FailSend(
         *send, {Code::kInvalidArgument, StrCat("a send of ", send->bytes, " bytes meets a recv of ", room,
-                                               " bytes; give the recv room for all of them")});
+                                               " bytes at rank ", send->channel->peer->connection.peer().rank,
+                                               "; give that recv room for all of them")});
   }
   FitToPieces(*send, offered.offer.slices);
   send->grant = offered.offer.grant;

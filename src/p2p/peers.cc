@@ -39,7 +39,8 @@ Result<Connection> Peers::ConnectTo(const std::vector<std::string>& addresses, c
 Result<Connection> Peers::ConnectExactly(const EngineMetadata& peer, TimePoint deadline,
                                          const Interrupted& interrupted) {
   if (peer.incarnation == s_.endpoint->self().incarnation)
-    return Status(Code::kInvalidArgument, "this is the endpoint's own metadata; connect to the other's");
+    return Status(Code::kInvalidArgument,
+                  "connect was given the metadata of this endpoint itself; give that of another endpoint");
   const Identity expected{
       .job = s_.job, .role = kRole, .engine = "", .rank = peer.rank, .incarnation = peer.incarnation};
   return ConnectTo(peer.addresses, expected, deadline, interrupted);
@@ -210,11 +211,14 @@ void Peers::Heard(const PeerPtr& peer, const Want& want) {
     peer->told.erase(want.memory);  // It could not use what it was told before.
     return memories_.TellOf(*peer, *found->second);
   }
-  s_.Send(*peer, Describe{.memory = want.memory,
-                          .reason = {Code::kInvalidArgument,
-                                     StrCat("the peer's memory ", want.memory,
-                                            " is not registered any more; get its description again")},
-                          .descriptor = {}});
+  s_.Send(
+      *peer,
+      Describe{
+          .memory = want.memory,
+          .reason = {Code::kInvalidArgument,
+                     StrCat("memory ", want.memory, " of the p2p endpoint of rank ", s_.endpoint->self().rank,
+                            " is not registered any more; let that endpoint advertise its memory again")},
+          .descriptor = {}});
 }
 
 void Peers::Heard(const PeerPtr& peer, const Forget& forget) {

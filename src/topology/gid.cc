@@ -92,7 +92,7 @@ Result<FoundGid> ChooseGid(drivers::Ibverbs& api, ibv_context* context, uint8_t 
   if (best_rank > 0) return Found(best, attr);
   return Status(Code::kUnavailable,
                 wanted ? StrCat("its GID table has no entry ", *wanted,
-                                "; set gid_index to one that it has, or to nothing")
+                                "; change setting gid_index to one that it has, or to nothing")
                        : "its GID table has no RoCE v2 entry; give its network interface an IP address");
 }
 

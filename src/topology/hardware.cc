@@ -87,7 +87,7 @@ class Looker {
         port.refused = usable.message();
       // Also one that is down: it is opened, and waited for.
       if (wish_.Allows(port.device, number) && ++opened_ > kMaxNics)
-        port.refused = StrCat("too many: a process uses at most ", kMaxNics, ", chosen by the setting nics");
+        port.refused = StrCat("too many: a process uses at most ", kMaxNics, "; choose them in setting nics");
       Finish(std::move(port));
     }
     api.CloseDevice(context);
@@ -119,7 +119,7 @@ class Looker {
     const auto gid = port.gid_index < 0 ? std::nullopt : std::optional(port.gid_index);
     port.interface = sysfs_.InterfaceOf(port.device, port.port, gid);
     if (port.gbit_per_second == 0) port.gbit_per_second = sysfs_.RateOf(port.device, port.port);
-    if (!wish_.Allows(port.device, port.port)) port.refused = "left out by the setting nics";
+    if (!wish_.Allows(port.device, port.port)) port.refused = "setting nics leaves it out";
     ports_.push_back(std::move(port));
   }
 

@@ -47,7 +47,7 @@ Result<FoundPkey> ChoosePkey(drivers::Ibverbs& api, ibv_context* context, uint8_
   if (!wanted) return FoundPkey{.key = kDefault, .index = 0};
   return Status(Code::kUnavailable,
                 StrCat("its P_Key table has no ", PkeyText(*wanted), " but ", seen.empty() ? "nothing" : seen,
-                       "; set pkey to one that it has, or to nothing"));
+                       "; change setting pkey to one that it has, or to nothing"));
 }
 
 }  // namespace weightcast::topology

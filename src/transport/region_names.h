@@ -52,9 +52,10 @@ class RegionNames {
       return Status(Code::kUnavailable, "the link to this peer is closed; connect again");
     Imports& imports = found->second;
     if (name.owner != imports.peer) {
-      return Status(
-          Code::kInvalidArgument,
-          "the region belongs to another process than this link's peer; import it on a connection to that");
+      return Status(Code::kInvalidArgument,
+                    StrCat("the region belongs to incarnation ", name.owner,
+                           ", but this connection leads to incarnation ", imports.peer,
+                           "; import the region on a connection to its owner"));
     }
     if (!imports.free.empty()) {
       const uint32_t index = imports.free.back();

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kSoname = "libcuda.so.1";
 constexpr const char* kDriverRemedy =
-    "it comes with NVIDIA's driver; install that, or start the container with the host's GPUs "
+    "NVIDIA's driver brings this library; install that driver, or start the container with the host's GPUs "
     "(docker run --gpus all)";
 // The first version of CUDA in which cuMemcpyBatchAsync has each form.
 constexpr int kBatch12 = 12080;

@@ -202,8 +202,8 @@ Result<std::shared_ptr<Ibverbs>> LoadIbverbsFrom(const char* soname) {
   Symbols symbols;
   if (const char* const missing = FindAll(library, symbols); missing != nullptr) {
     dlclose(library);
-    return Status(Code::kUnavailable,
-                  StrCat(soname, " has no ", missing, ": it is older than rdma-core 32, ", kPackages));
+    return Status(Code::kUnavailable, StrCat(soname, " has no ", missing, ": it is older than rdma-core 32; ",
+                                             kPackages, " of that version or newer"));
   }
   return std::shared_ptr<Ibverbs>(std::make_shared<LoadedIbverbs>(symbols));
 }

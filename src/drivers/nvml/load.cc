@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <string_view>
 
 #include "base/strings.h"
 #include "drivers/nvml/abi.h"
@@ -13,7 +14,8 @@ namespace {
 using namespace nvml;
 
 constexpr const char* kSoname = "libnvidia-ml.so.1";
-constexpr const char* kRemedy = "it comes with NVIDIA's driver; check with nvidia-smi that the driver works";
+constexpr std::string_view kRemedy =
+    "NVIDIA's driver brings this library; check with nvidia-smi that the driver works";
 constexpr uint64_t kKib = 1024;
 
 struct Symbols {
@@ -66,11 +68,12 @@ class LoadedNvml final : public Nvml {
 
   [[nodiscard]] Status Failed(const char* what, Return result) const {
     const char* const text = symbols_.error_string(result);
-    return {Code::kUnavailable,
-            StrCat("NVIDIA's library gives no counts of NVLink: ", what, ": ",
-                   text != nullptr ? text : "an error without a text",
-                   result == kNotSupported ? "; this GPU or its driver counts none, and nothing is to be done"
-                                           : "; check with nvidia-smi that the driver works")};
+    return {
+        Code::kUnavailable,
+        StrCat("NVIDIA's library gives no counts of NVLink: ", what, ": ",
+               text != nullptr ? text : "an error without a text",
+               result == kNotSupported ? "; this GPU or its driver counts none, and nothing needs to be done"
+                                       : "; check with nvidia-smi that the driver works")};
   }
 
  private:
@@ -82,11 +85,16 @@ class LoadedNvml final : public Nvml {
 // The library is never closed: it may hold threads.
 Result<std::shared_ptr<Nvml>> LoadNvmlFrom(const char* soname) {
   void* library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return Status(Code::kUnavailable, StrCat(soname, " cannot be loaded: ", kRemedy));
+  if (library == nullptr) {
+    const char* const reason = dlerror();
+    return Status(Code::kUnavailable, StrCat(soname, " cannot be loaded (",
+                                             reason != nullptr ? reason : "no reason given", "): ", kRemedy));
+  }
   Symbols symbols;
   if (!FindAll(library, symbols)) {
     dlclose(library);
-    return Status(Code::kUnavailable, StrCat(soname, " is too old to count NVLink's bytes: ", kRemedy));
+    return Status(Code::kUnavailable,
+                  StrCat(soname, " is too old to count NVLink's bytes; install a newer driver of NVIDIA"));
   }
   auto loaded = std::make_shared<LoadedNvml>(symbols);
   if (const Return result = symbols.init(); result != kSuccess) return loaded->Failed("nvmlInit", result);

@@ -45,8 +45,7 @@ Result<Address> AbstractAddress(std::string_view name) {
 
 Result<UniqueFd> NewSocket() {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid())
-    return ChannelError("cannot make a Unix socket", "; leave shm out by the setting transport");
+  if (!fd.valid()) return ChannelError("cannot make a Unix socket", "; leave shm out in setting transport");
   return fd;
 }
 
@@ -97,7 +96,7 @@ Result<UniqueFd> Channel::Listen(std::string_view name) {
   WC_ASSIGN_OR_RETURN(auto fd, NewSocket());
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.raw), address.length) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {
-    return ChannelError("cannot listen at a Unix socket", "; leave shm out by the setting transport");
+    return ChannelError("cannot listen at a Unix socket", "; leave shm out in setting transport");
   }
   return fd;
 }
@@ -115,7 +114,7 @@ Result<Channel> Channel::Connect(std::string_view name) {
                           "; both processes must be in one network namespace");
     return Status(Code::kUnavailable,
                   "the peer is not on this host, is in another network namespace, or has ended; check that "
-                  "it runs, and allow tcp by the setting transport");
+                  "it runs, and allow tcp in setting transport");
   }
   return Channel(std::move(fd));
 }
@@ -182,7 +181,8 @@ Result<std::optional<Channel::Incoming>> Channel::Receive() {
                       StrCat("this process has no descriptors left for what the peer sent", kMoreFiles));
       }
       if ((message.msg_flags & MSG_TRUNC) != 0)
-        return Status(Code::kProtocol, "it sent a message over its Unix socket that is too long");
+        return Status(Code::kProtocol,
+                      StrCat("it sent a message of more than ", kMostBytes, " bytes over its Unix socket"));
       return std::optional(std::move(incoming));
     }
     if (got == 0) {

@@ -107,8 +107,8 @@ Status Greeting::IdentifyProcess() {
   WC_ASSIGN_OR_RETURN(const PeerCredentials credentials, CredentialsOf(link_.channel.fd()));
   if (credentials.uid != geteuid()) {
     return {Code::kUnavailable,
-            StrCat("the peer runs as another user (", credentials.uid,
-                   "): shared memory is only for processes of one user; start both as the same user")};
+            StrCat("the peer runs as user ", credentials.uid, ", and this process as user ", geteuid(),
+                   "; shared memory is only for processes of one user: start both as the same user")};
   }
   link_.pid = credentials.pid;
   link_.offers.SetSameProcess(link_.pid == getpid());
@@ -146,7 +146,7 @@ Status Greeting::OnVerdict(const Verdict& verdict) {
   if (!verdict.map_seen)
     return {Code::kUnavailable,
             "the peer does not see what is written to shared memory; it may be in another sandbox: run "
-            "both in one, or leave shm out by the setting transport"};
+            "both in one, or leave shm out in setting transport"};
   verdict_seen_ = true;
   if (link_.paths.refusal.empty() && !verdict.copy_seen) {
     link_.paths.refusal = "what was copied did not reach the peer";

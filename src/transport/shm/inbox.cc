@@ -16,7 +16,8 @@ Result<OwnInbox> OwnInbox::Create() {
 Status OwnInbox::OpenGrant(const GrantName& grant, GrantReach ranges) {
   if (grant.slot == 0 || grant.slot >= kGrantSlots || grant.id == 0) {
     return {Code::kInvalidArgument,
-            StrCat("a grant needs a slot from 1 to ", kGrantSlots - 1, " and an id", kReportBug)};
+            StrCat("a grant has a slot from 1 to ", kGrantSlots - 1, " and an id, not slot ", grant.slot,
+                   " and id ", grant.id, kReportBug)};
   }
   if (in_use_[grant.slot]) {
     return {Code::kExhausted,

@@ -66,7 +66,7 @@ Result<RemoteRegion> PeerRegions::Add(LinkId link, const RegionName& name, uint6
     return Status(
         Code::kExhausted,
         StrCat("at most ", kMost,
-               " regions of peers can be imported at once; register larger pieces of memory there"));
+               " regions of peers can be imported at once; let the peers register larger pieces of memory"));
   } else {
     ++used_;
   }

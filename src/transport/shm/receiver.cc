@@ -107,7 +107,7 @@ Status Receiver::OnPut(const PutRecord& record, Budget& budget) {
     return Broken("it sent a write before earlier ones were answered");
   }
   if (answers_.size() >= kMostAnswers)
-    return Broken("it has more writes in flight than the setting window allows");
+    return Broken("it has more writes in flight than setting window allows");
   const std::byte* bytes = nullptr;
   if (!abandoned) {
     bytes = inbox_->Payload(record.position, record.length);
@@ -148,7 +148,7 @@ Status Receiver::OnPull(const PullRecord& record) {
   }
   if (!puller_) puller_.emplace(parts_);
   if (answers_.size() + puller_->size() >= kMostAnswers || !puller_->Add(record)) {
-    return Broken("it has more writes in flight than the setting window allows");
+    return Broken("it has more writes in flight than setting window allows");
   }
   return Status::Ok();
 }
@@ -199,9 +199,9 @@ void Receiver::Answer(uint64_t sequence, Code code) {
 Status Receiver::OnGet(const GetRecord& record) {
   if ((record.flags & kInStage) != 0) {
     return staged_reads_.Add(record) ? Status::Ok()
-                                     : Broken("it has more reads in flight than the setting window allows");
+                                     : Broken("it has more reads in flight than setting window allows");
   }
-  if (gets_.size() >= kMostGets) return Broken("it has more reads in flight than the setting window allows");
+  if (gets_.size() >= kMostGets) return Broken("it has more reads in flight than setting window allows");
   gets_.push_back({.get = record});
   return Status::Ok();
 }
@@ -272,7 +272,7 @@ Status Receiver::OnStagedPut(const PutRecord& record) {
   if (record.slot >= kGrantSlots) return Broken("it wrote under a grant slot that does not exist");
   if (puller_ && !puller_->empty()) return Broken("it sent a write before earlier copies were answered");
   if (answers_.size() + staging_->in.puts() >= kMostAnswers) {
-    return Broken("it has more writes in flight than the setting window allows");
+    return Broken("it has more writes in flight than setting window allows");
   }
   if (!ending_) return staging_->in.AddPut(record);
   put_signal_ = (record.flags & kSignalled) != 0;

@@ -51,7 +51,8 @@ Result<RegionKey> DecodeKey(std::string_view bytes) {
 Status Regions::Check(const RegionName& name) const {
   if (name.owner != self_ || name.generation == 0) {
     return {Code::kInvalidArgument,
-            StrCat("a region's name needs its own process as owner and a generation > 0", kReportBug)};
+            StrCat("a region was registered for incarnation ", name.owner, ", generation ", name.generation,
+                   "; the generation must be above 0, and this process is incarnation ", self_, kReportBug)};
   }
   if (name.id >= kMaxRegions) {
     return {Code::kExhausted, StrCat("at most ", kMaxRegions, " regions can be registered at once; ",

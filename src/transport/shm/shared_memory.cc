@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kMakeRoom = "; end something, or raise the limits of memory and open files";
 constexpr std::string_view kNoSeals =
-    "; let kernel and sandbox seal files of memfd_create, or leave shm out by the setting transport";
+    "; let kernel and sandbox seal files of memfd_create, or leave shm out in setting transport";
 
 Status TooMuch(size_t size, std::string_view why) {
   return {Code::kExhausted,
@@ -101,8 +101,8 @@ bool CannotShrink(int fd, uint64_t length) {
 Result<Mapping> MapPeer(int fd, uint64_t offset, size_t length, bool writable) {
   if (length == 0 || offset > UINT64_MAX - length || !CannotShrink(fd, offset + length)) {
     return Status(Code::kPermission,
-                  StrCat("the peer's shared memory is shorter than it says, or not sealed against shrinking",
-                         kSameRelease));
+                  StrCat("the peer's shared memory is shorter than the ", length, " bytes at ", offset,
+                         " that the peer announced, or not sealed against shrinking", kSameRelease));
   }
   return Mapping::Map(fd, offset, length, writable);
 }

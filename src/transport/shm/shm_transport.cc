@@ -116,15 +116,15 @@ Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation p
                                            TimePoint deadline) {
   if (static_cast<uint32_t>(link) == 0 || Find(link) != nullptr) {
     return Status(Code::kInvalidArgument,
-                  StrCat("a link needs an id that is not 0 and not in use", kReportBug));
+                  StrCat("shm: link id ", static_cast<uint32_t>(link), " is 0 or in use", kReportBug));
   }
   Invitation invitation;
   if (role == Role::kResponder) {
     WC_ASSIGN_OR_RETURN(invitation, DecodeInvitation(offer));
     if (invitation.boot_id != boot_id_)
       return Status(Code::kUnavailable,
-                    "the peer is on another host, and shared memory is for one host; allow tcp or verbs by "
-                    "the setting transport");
+                    "the peer is on another host, and shared memory is for one host; allow tcp or verbs in "
+                    "setting transport");
   }
   WC_ASSIGN_OR_RETURN(auto made, Link::Create(context_, link, peer, deadline));
   made->greeting().set_peer_cookie(invitation.cookie);

@@ -159,7 +159,8 @@ void SourceMaps::Finish() {
   if (job->device.worker == nullptr) {
     return OnFinished(
         job->key,
-        Status(Code::kUnavailable, "this process uses no device that could read it; nothing is to be done"));
+        Status(Code::kUnavailable,
+               "this process uses no device that could read that memory; nothing needs to be done"));
   }
   ++jobs_;
   const bool own = job->name.process == device::ProcessName();
@@ -191,8 +192,11 @@ void SourceMaps::OnFinished(const Key& key, Result<std::shared_ptr<const device:
     WC_LOG(kWarning, "this process cannot map memory of device ", device::UuidText(source.owner),
            " of the peer (", channel_->PeerName(),
            "), so it is staged through host memory, which is slower: ",
-           WithSameRelease(mapping.ok() ? Status(Code::kProtocol, "it is shorter than the peer said")
-                                        : mapping.status())
+           WithSameRelease(mapping.ok()
+                               ? Status(Code::kProtocol, StrCat("only ", (*mapping)->length,
+                                                                " bytes are mapped, and the peer announced ",
+                                                                source.offset + source.length))
+                               : mapping.status())
                .message());
   } else {
     source.mapping = std::move(mapping).value();

@@ -26,7 +26,8 @@ struct StageRing::Pinned {
 
 void WarnOfBudget(std::string_view peer) {
   WC_LOG(kWarning, "device memory cannot go to or come from the peer (", peer,
-         ") through host memory: other connections have pinned all that the setting pinned allows; raise it");
+         ") through host memory: other connections have pinned all that setting pinned allows; raise that "
+         "setting");
 }
 
 StageRing::StageRing(Context& context, Mapping mapping, uint64_t budgeted, std::string peer)
@@ -76,7 +77,7 @@ void StageRing::OnPinned(const Status& status, std::shared_ptr<Pinned> pinned) {
   }
   WC_LOG(kWarning, length_,
          " bytes of host memory cannot be pinned, so device memory cannot go to or come from the peer (",
-         peer_, "): ", status.message(), "; raise the limit of locked memory or lower the setting pinned");
+         peer_, "): ", status.message(), "; raise the limit of locked memory or lower setting pinned");
 }
 
 }  // namespace weightcast::transport::shm

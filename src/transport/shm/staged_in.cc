@@ -43,7 +43,7 @@ bool StagedIn::Locate(uint64_t position, uint64_t length) const {
 
 Status StagedIn::Add(Arrival arrival, bool bytes) {
   if (arrivals_.full())
-    return {Code::kProtocol, "it has more staged pieces in flight than the setting window allows"};
+    return {Code::kProtocol, "it has more staged pieces in flight than setting window allows"};
   if (bytes) {
     if (!Locate(arrival.record.position, arrival.record.length)) {
       return {Code::kProtocol, "it wrote outside the staging ring"};

@@ -67,7 +67,7 @@ std::string_view LaneRecovery::OnLaneOver(uint32_t carrier, const Frame& frame) 
   if (frame.sequence == number.generation && !number.over) {
     number.over = true;
     if (lanes_[index]->open())
-      lanes_[index]->HangUp({Code::kUnavailable, "the peer has given this lane up; see its log"});
+      lanes_[index]->HangUp({Code::kUnavailable, "the peer has ended this lane; see its log"});
     if (!number.copying) Settle(index);
   }
   if (frame.heard) return "";

@@ -40,7 +40,10 @@ Link::Link(const Shared& shared, const LinkTerms& terms)
 
 Status Link::Connect(const Answer& answer, TimePoint now) {
   if (terms_.role != Role::kInitiator || !terms_.addresses.empty() || state_ != State::kOpening) {
-    return {Code::kInvalidArgument, StrCat("this link is not waiting for an answer", kReportBug)};
+    return {Code::kInvalidArgument,
+            StrCat("link ", static_cast<uint32_t>(terms_.id),
+                   " was given an answer that it was not waiting for (role ", static_cast<int>(terms_.role),
+                   ", state ", static_cast<int>(state_), ")", kReportBug)};
   }
   if (answer.lanes > terms_.lanes)
     return OtherRelease("the peer's tcp answer has more lanes than were offered");

@@ -21,9 +21,9 @@ Status Opening::Step(TimePoint now) {
   for (LaneConnector& connector : connectors_) {
     if (now >= connector.NextStep()) connector.Step(now);
     if (connector.failed()) {
-      return {Code::kUnavailable,
-              StrCat("no address of the peer answers; check firewall, bind, interface and advertise (",
-                     connector.report(), ")")};
+      return {Code::kUnavailable, StrCat("no address of the peer answers; check the firewall and settings "
+                                         "bind, interface and advertise (",
+                                         connector.report(), ")")};
     }
   }
   if (!connectors_.empty() && std::ranges::all_of(connectors_, &LaneConnector::welcomed)) {
@@ -35,9 +35,10 @@ Status Opening::Step(TimePoint now) {
   std::string tried;
   for (const LaneConnector& connector : connectors_)
     tried = connector.report().empty() ? tried : StrCat(" (", connector.report(), ")");
-  return {Code::kTimedOut, StrCat("not all lanes were connected within half of connect_timeout; check "
-                                  "firewall, bind, interface and advertise",
-                                  tried)};
+  return {Code::kTimedOut,
+          StrCat("not all lanes were connected within half of setting connect_timeout; check "
+                 "the firewall and settings bind, interface and advertise",
+                 tried)};
 }
 
 TimePoint Opening::NextStep() const {

@@ -144,7 +144,7 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     if (answer.addresses.empty()) {
       return Status(
           Code::kUnavailable,
-          "this host has no address to offer for tcp; correct the settings bind, interface and advertise");
+          "this host has no address to offer for tcp; correct settings bind, interface and advertise");
     }
     blob = EncodeAnswer(answer);
   }

@@ -100,19 +100,19 @@ std::string WhyApart(const Address& x, const Address& y) {
   const auto between = [&] { return StrCat(ToString(x), " and ", ToString(y)); };
   if (x.infiniband != y.infiniband)
     return StrCat(between(),
-                  " are not of one kind: InfiniBand and RoCE; choose NICs of one kind by the setting nics");
+                  " are not of one kind: InfiniBand and RoCE; choose NICs of one kind in setting nics");
   if (!x.infiniband) return {};
   if (!SameSubnet(x, y)) {
     return StrCat(
         between(),
         " are in InfiniBand subnets of different prefixes, between which no route is known; choose NICs of "
-        "one subnet by the setting nics");
+        "one subnet in setting nics");
   }
   if (((x.pkey ^ y.pkey) & ~topology::kFullMember) == 0 && ((x.pkey | y.pkey) & topology::kFullMember) != 0)
     return {};
   return StrCat(
       between(), " are in no common InfiniBand partition of which one is a full member, with P_Keys ",
-      topology::PkeyText(x.pkey), " and ", topology::PkeyText(y.pkey), "; choose one by the setting pkey");
+      topology::PkeyText(x.pkey), " and ", topology::PkeyText(y.pkey), "; choose one in setting pkey");
 }
 
 bool SameSubnet(const Address& x, const Address& y) {

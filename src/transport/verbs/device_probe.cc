@@ -86,7 +86,9 @@ void DeviceProbe::OnSendError(uint32_t sequence, Code code, std::string_view rea
 
 Status DeviceProbe::CheckStop(TimePoint deadline) const {
   if (options_.interrupted && options_.interrupted())
-    return {Code::kCancelled, "this process was told to end the test; run it again"};
+    return {Code::kCancelled,
+            "the test was stopped by a signal, or the other host has left it; check that weightcast doctor "
+            "runs on both hosts, then run the test again"};
   if (Clock::now() < deadline) return Status::Ok();
   return {Code::kTimedOut,
           "8 bytes to or from the other host's device do not arrive; check the network between the two NICs"};

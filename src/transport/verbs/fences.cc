@@ -78,7 +78,7 @@ void Fences::Step(TimePoint now) {
   const bool grant = std::ranges::any_of(made, [](const Fence& fence) { return fence.region == nullptr; });
   for (uint32_t queue = link_.rails(); grant && queue < pairs_.all().size(); ++queue) {
     pairs_.EndQueue(queue, {Code::kUnavailable,
-                            "the peer did not answer within a quarter of the lease that it has stopped "
+                            "the peer did not confirm within a quarter of the lease that it stopped "
                             "writing; check that its process runs, and see its log"});
   }
   for (const Fence& fence : made) End(fence);

@@ -34,7 +34,9 @@ Result<std::string> Link::MakeAnswer(std::string_view offer) {
 
 Status Link::Establish(std::string_view answer) {
   if (state_.phase != Phase::kNew || !state_.initiator() || !rails_.offered()) {
-    return {Code::kInvalidArgument, StrCat("the link is established already", kReportBug)};
+    return {Code::kInvalidArgument, StrCat("link ", static_cast<uint32_t>(state_.terms.id),
+                                           " was given an answer that it was not waiting for (phase ",
+                                           static_cast<int>(state_.phase), ")", kReportBug)};
   }
   WC_ASSIGN_OR_RETURN(auto agreed, rails_.OnAnswer(answer));
   patience_ = Clock::now() + (state_.terms.deadline - Clock::now()) / 2;
@@ -178,10 +180,10 @@ void Link::Step(TimePoint now) {
     return pairs_.Step(now);
   }
   if (now >= state_.terms.deadline)
-    return state_.GoDown(
-        {Code::kTimedOut,
-         "the RDMA link was not ready within half of connect_timeout; check that the NICs of both hosts "
-         "reach each other (GID, P_Key, subnet, firewall)"});
+    return state_.GoDown({Code::kTimedOut,
+                          "the RDMA link was not ready within half of setting connect_timeout; check that "
+                          "the NICs of both hosts "
+                          "reach each other (GID, P_Key, subnet, firewall)"});
   if (state_.phase != Phase::kProbing || now < patience_) return;
   patience_ = now + std::max<Duration>((state_.terms.deadline - now) / 2, kLookAgain);
   // What is still silent must not take with it what works.

@@ -33,9 +33,11 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   const RdmaDevice& device = nic.device();
   depth = std::min(depth, static_cast<uint32_t>(std::max(device.limits().max_qp_wr, 1)));
   if (nic.queues().size() >= QueueTable::kMost) {
-    return Status(Code::kExhausted,
-                  StrCat(device.name(), ": this process has ", nic.queues().size(),
-                         " queue pairs here, as many as it may; connect to fewer peers, or use more NICs"));
+    return Status(
+        Code::kExhausted,
+        StrCat(
+            device.name(), ": this process has ", nic.queues().size(),
+            " queue pairs on this NIC, the most that are allowed; connect to fewer peers, or use more NICs"));
   }
   if (nic.completions().room() < kOwn) {
     return Status(Code::kExhausted,
@@ -69,7 +71,7 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   made->psn_ = static_cast<uint32_t>(RandomId()) & 0xffffff;
   if (made->inline_bytes_ < kInline.back()) {
     return Status(Code::kUnavailable, StrCat(device.name(), " sends only ", made->inline_bytes_,
-                                             " bytes inline, too few; leave it out by the setting nics"));
+                                             " bytes inline, too few; leave that NIC out in setting nics"));
   }
   WC_RETURN_IF_ERROR(made->ToInit());
   return made;

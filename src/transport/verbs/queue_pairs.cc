@@ -239,7 +239,7 @@ void QueuePairs::On(const QueueOver& message) {
   pair.peer_over = true;
   if (destroying_ == message.queue) return;
   if (pair.stage == Stage::kEnding) return SettleQueue(message.queue);
-  OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has given this queue pair up; see its log"});
+  OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has ended this queue pair; see its log"});
 }
 
 void QueuePairs::On(const QueueOffer& message) {

@@ -74,7 +74,7 @@ Result<std::string> Rails::Offer() {
 /// With what each NIC says.
 std::string Rails::WhyNoneIsUp() const {
   std::string why = "no RDMA port is up: ";
-  if (nics_.empty()) return why + "the setting nics names none; correct it";
+  if (nics_.empty()) return why + "setting nics names none; correct that setting";
   for (const auto& nic : nics_) why += StrCat(&nic == &nics_.front() ? "" : "; ", nic->why_down().message());
   return why;
 }

@@ -118,10 +118,13 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
   WC_ASSIGN_OR_RETURN(RegionKey parsed, ParseRegionKey(key));
   WC_RETURN_IF_ERROR(CheckPeers(name));
   if (parsed.id != name.id || parsed.generation != name.generation) {
-    return Status(Code::kPermission, StrCat("the peer's key belongs to another region", kSameRelease));
+    return Status(Code::kPermission,
+                  StrCat("the peer's key is of region ", parsed.id, ", generation ", parsed.generation,
+                         ", and not of region ", name.id, ", generation ", name.generation, kSameRelease));
   }
   if (length > parsed.length)
-    return Status(Code::kOutOfBounds, StrCat("the peer's region is shorter than it claims", kSameRelease));
+    return Status(Code::kOutOfBounds, StrCat("the peer's region has ", parsed.length,
+                                             " bytes, and its description says ", length, kSameRelease));
   if (parsed.access > static_cast<uint8_t>(Access::kRead)) {
     return OtherRelease("the peer's region has an access that is not known here");
   }

@@ -23,10 +23,9 @@ TEST(Nvml, CountsTheBytesOfAllLinks) {
 TEST(Nvml, AGpuWithoutNvlinkIsAnError) {
   const auto nvml = LoadNvmlFrom(FAKE_NVML_LIBRARY);
   ASSERT_TRUE(nvml.ok()) << nvml.status().ToString();
-  EXPECT_THAT(
-      (*nvml)->NvlinkOf(1).status().message(),
-      HasSubstr(
-          "NVLink's counters: Not Supported; this GPU or its driver counts none, and nothing is to be done"));
+  EXPECT_THAT((*nvml)->NvlinkOf(1).status().message(),
+              HasSubstr("NVLink's counters: Not Supported; this GPU or its driver counts none, and nothing "
+                        "needs to be done"));
   EXPECT_EQ((*nvml)->NvlinkOf(2).status().code(), Code::kUnavailable);
 }
 

@@ -59,10 +59,12 @@ TEST_F(PathsTest, WhatFailsBeforeItIsReadyCannotBeChosen) {
 
 TEST_F(PathsTest, LanesThatFailBeforeTheChoiceAreRemembered) {
   paths.OnReady(kFast, 3);
-  for (const uint32_t lane : {1U, 2U}) paths.OnLaneDown(kFast, lane);
+  for (const uint32_t lane : {1U, 2U}) paths.OnLaneDown(kFast, lane, {Code::kUnavailable, "no way"});
   paths.OnLaneUp(kFast, 2);
   ASSERT_TRUE(paths.OnChosen(EncodeChosen(0)).ok());
-  EXPECT_EQ(paths.chosen()->lanes_down, std::vector<uint32_t>{1});
+  const auto& down = paths.chosen()->lanes_down;
+  ASSERT_EQ(down.size(), 1U);
+  EXPECT_EQ(down.at(1).message(), "no way");
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST(Metadata, NoBitOfItChangesUnseen) {
     bad[i] = static_cast<char>(bad[i] ^ 4);
     EXPECT_EQ(ParseMetadata(bad).status().code(), Code::kInvalidArgument) << i;
   }
-  EXPECT_THAT(ParseMetadata("").status().message(), HasSubstr("has 512 bytes, not 0"));
+  EXPECT_THAT(ParseMetadata("").status().message(), HasSubstr("must have 512 bytes, and 0 were given"));
   EXPECT_THAT(ParseMetadata(std::string(512, '\0')).status().message(),
               HasSubstr("is of another release of weightcast"));
 }

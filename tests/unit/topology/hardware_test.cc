@@ -151,7 +151,7 @@ TEST(LookAtHardware, SaysWhyAPortIsNotUsed) {
   EXPECT_EQ(hardware.ports[0].state, "unknown");
   EXPECT_EQ(hardware.ports[1].refused, "its port is not active but down; check cable and switch");
   EXPECT_EQ(hardware.ports[1].gid, "10.0.1.1");
-  EXPECT_EQ(hardware.ports[2].refused, "left out by the setting nics");
+  EXPECT_EQ(hardware.ports[2].refused, "setting nics leaves it out");
   EXPECT_EQ(hardware.ports[3].refused, "");
   EXPECT_THAT(hardware.ports[4].refused, HasSubstr("cannot be queried"));
   // Only what is used is near to anything.

@@ -219,7 +219,8 @@ TEST_F(VerbsNicsTest, PartitionsThatDifferAreRefusedAndTheSettingChooses) {
   ExpectWorks();
   a = world.Start(Partitioned({0x7fff, 0x8002}), settings);
   const auto offer = a.side->transport().OpenLink(Pair::kA, Role::kInitiator, 1, "", Clock::now() + 20s);
-  EXPECT_THAT(offer.status().message(), AllOf(HasSubstr("no 0x8001 but 0x7fff, 0x8002; set pkey")));
+  EXPECT_THAT(offer.status().message(),
+              AllOf(HasSubstr("no 0x8001 but 0x7fff, 0x8002; change setting pkey")));
 }
 
 TEST_F(VerbsNicsTest, TwoLimitedMembersAreRefused) {
