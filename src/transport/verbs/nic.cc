@@ -44,7 +44,7 @@ Status Nic::Init(ibv_device* device) {
   if (posted == 0) {
     return {Code::kUnavailable,
             StrCat(device_.name(), ": its queues are too short: ", limits.max_srq_wr, " receives, ", entries,
-                   " completions; leave it out by the setting nics")};
+                   " completions; leave that NIC out in setting nics")};
   }
   WC_RETURN_IF_ERROR(domain_.Create());
   WC_RETURN_IF_ERROR(completions_.Create(entries));

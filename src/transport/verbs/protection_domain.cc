@@ -37,7 +37,7 @@ Result<ibv_mr*> ProtectionDomain::RegisterMemory(std::byte* base, uint64_t lengt
   return Status(error == EOPNOTSUPP ? Code::kUnavailable : Code::kInvalidArgument,
                 StrCat(device_.name(), " cannot register ", HumanBytes(static_cast<double>(length)), ": ",
                        ErrnoText(error), "; give memory that is allocated, or leave ", device_.name(),
-                       " out by the setting nics"));
+                       " out in setting nics"));
 }
 
 Result<ibv_mr*> ProtectionDomain::RegisterDeviceMemory(std::byte* base, uint64_t length, int access,
@@ -57,7 +57,7 @@ Result<ibv_mr*> ProtectionDomain::RegisterDeviceMemory(std::byte* base, uint64_t
                        " of device memory: as a dma-buf: ", why, "; by its address: ", ErrnoText(errno),
                        "; the first needs NVIDIA's open kernel modules, Linux 5.12 and rdma-core 34, the "
                        "second the module nvidia-peermem; or leave ",
-                       device_.name(), " out by the setting nics"));
+                       device_.name(), " out in setting nics"));
 }
 
 Status ProtectionDomain::DeregisterMemory(ibv_mr* region) const {
