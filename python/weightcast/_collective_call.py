@@ -171,7 +171,7 @@ class Call:
                 self._flows[root].children.remove(rank)
             case _:
                 raise ProtocolError(
-                    f"rank {rank} has sent what this call does not know: {message}; "
+                    f"rank {rank} sent an unknown message: {message}; "
                     "use one release of weightcast in all processes"
                 )
         return True
@@ -213,5 +213,5 @@ class Call:
             state = "it has not begun the call"
         raise TimedOut(
             f"{self._text}: rank {self._rank} has waited for rank {rank}: {state}; "
-            "check that that rank runs, and make a new group with a longer timeout if it is only slow"
+            f"check that rank {rank} runs, and make a new group with a longer timeout if it is only slow"
         )

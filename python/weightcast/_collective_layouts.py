@@ -162,7 +162,7 @@ def _weakly(buffer: Any) -> Any:
         weakref.ref(buffer)
     except TypeError:
         raise InvalidArgument(
-            f"the list has a {type(buffer).__name__}, of which this group cannot tell when it is freed; give "
+            f"this group cannot tell when the memory of a {type(buffer).__name__} in the list is freed; give "
             "numpy.frombuffer of it, another numpy array, or a torch tensor"
         ) from None
     return buffer

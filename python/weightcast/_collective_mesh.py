@@ -188,7 +188,7 @@ class Mesh:
             if isinstance(error, Error):
                 raise
             raise ProtocolError(
-                f"rank {rank} has sent what no rank sends: {text[:60]!r}; "
+                f"rank {rank} sent a malformed message: {text[:60]!r}; "
                 "use one release of weightcast in all processes"
             ) from None
         return None

@@ -103,8 +103,8 @@ def _member(text: bytes) -> Member:
         return Member(*json.loads(text))
     except (ValueError, TypeError):
         raise ProtocolError(
-            f"the rendezvous returned what no rank has sent: {text[:40]!r}; "
-            "give one that returns each rank's own bytes, by rank"
+            f"the rendezvous returned {text[:40]!r}, which no rank has sent; "
+            "give one that returns the bytes of each rank, in the order of the ranks"
         ) from None
 
 
@@ -113,20 +113,19 @@ def _checked(members: list[Member], me: Member) -> list[Member]:
     for one in members:
         if (one.world_size, one.name) != (me.world_size, me.name):
             raise InvalidArgument(
-                f"rank {one.rank} is of a world of {one.world_size} named '{one.name}', "
-                f"rank {me.rank} of one of {me.world_size} named '{me.name}'; give all ranks the same "
-                "world_size and name"
+                f"rank {one.rank} has world_size {one.world_size} and name '{one.name}', rank {me.rank} has "
+                f"world_size {me.world_size} and name '{me.name}'; give all ranks the same two"
             )
     members = sorted(members)
     for rank, one in enumerate(members):
         if one.rank != rank:
             raise InvalidArgument(
-                f"two processes have come as rank {one.rank}; give each process its own rank"
+                f"two processes have rank {one.rank}; give each process its own rank"
                 if one.rank < rank
-                else f"no process has come as rank {rank}; start one process for each rank"
+                else f"no process has rank {rank}; start one process for each rank"
             )
     if len(members) != me.world_size:
-        raise InvalidArgument(f"no process has come as rank {len(members)}; start one process for each rank")
+        raise InvalidArgument(f"no process has rank {len(members)}; start one process for each rank")
     return members
 
 
@@ -166,8 +165,8 @@ def _ask_first(endpoint: Endpoint, me: Member, address: str, deadline: float) ->
         except Unavailable as error:
             if left_until(deadline) == 0:
                 raise TimedOut(
-                    f"rank 0 was not found at {address}: {error}; check that it runs, and that this is its "
-                    "address"
+                    f"rank 0 was not found at {address}: {error}; check that rank 0 runs, and that this is "
+                    "its address"
                 ) from None
             time.sleep(_RETRY)  # It may not have been started yet.
     first.notify(json.dumps(me).encode(), left_until(deadline))

@@ -48,7 +48,7 @@ class Stage(Mapping[str, Shard]):
     ) -> None:
         if not 0 <= rank < world:
             raise InvalidArgument(
-                f"rank {rank} is not among 0 .. {world - 1}: world is {world}; give a rank from 0 on"
+                f"rank is {rank}; it must be an integer in [0, {world - 1}], as world is {world}"
             )
         self._rank, self._world, self._dtype = rank, world, dtype
         self._block, self._used = torch.empty(0, dtype=torch.uint8), 0

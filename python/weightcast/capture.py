@@ -212,7 +212,7 @@ class _Recorder(TorchDispatchMode):
     def source(self, name: str, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
         if dtype not in _DTYPES:
             raise InvalidArgument(
-                f"{name} is {dtype}, which torch's loaders do not know; publish it in another dtype"
+                f"{name} has dtype {dtype}, which torch's loaders do not know; publish it in another dtype"
             )
         with torch.utils._python_dispatch._disable_current_modes():
             tensor = torch.empty(shape, dtype=_DTYPES[dtype], device="meta")
@@ -267,13 +267,13 @@ class _Recorder(TorchDispatchMode):
     def _copied(self, to: torch.Tensor, what: torch.Tensor) -> torch.Tensor:
         if _storage(what) not in self._sources:
             raise InvalidArgument(
-                f"{self._targets[_storage(to)][0]}: the loader writes something that it has computed to "
-                f"it; {_FOLLOWED}"
+                f"{self._targets[_storage(to)][0]}: the engine's loader writes a computed value to this "
+                f"tensor; {_FOLLOWED}"
             )
         name, shape = self._sources[_storage(what)]
         if not self._is_target(to):
             raise InvalidArgument(
-                f"{name}: its loader copies it to a tensor that is none of the model's; {_ITS_OWN}"
+                f"{name}: its loader copies it to a tensor that the model does not own; {_ITS_OWN}"
             )
         target, first = self._targets[_storage(to)]
         if [one for one in to.shape if one > 1] != [one for one in what.shape if one > 1]:

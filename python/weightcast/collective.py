@@ -84,7 +84,8 @@ class Group:
     ) -> None:
         if not 0 <= rank < world_size:
             raise InvalidArgument(
-                f"rank {rank} is not among 0 .. {world_size - 1}: world_size is {world_size}; correct one"
+                f"rank is {rank}; it must be an integer in [0, {world_size - 1}], as world_size is "
+                f"{world_size}"
             )
         if shape not in _SHAPES:
             raise InvalidArgument(f"shape is '{shape}'; allowed: {', '.join(_SHAPES)}")
@@ -132,7 +133,7 @@ class Group:
         """
         if not 0 <= root < self.world_size:
             raise InvalidArgument(
-                f"root {root} is not among 0 .. {self.world_size - 1}; give a rank of this group as root"
+                f"root is {root}; it must be a rank of this group, an integer in [0, {self.world_size - 1}]"
             )
         fills = self.rank != root
         self._run(f"broadcast from rank {root}", tensors_of(tensors), [root], fills, timeout, stream)

@@ -127,7 +127,7 @@ class EngineControl:
                     self._do_drain(order.reason)
                 case unknown:
                     raise NotImplementedError(
-                        f"a step of engine control that this release does not know: {unknown}"
+                        f"engine control does not know the step {unknown}; reinstall weightcast"
                     )
         except Exception as error:
             _log.exception(

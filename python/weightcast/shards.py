@@ -42,7 +42,9 @@ class Mesh:
         for name in ("sizes", "coordinates"):
             numbers = tuple(getattr(self, name))
             if not all(isinstance(one, int) and 0 <= one < 1 << 31 for one in numbers):
-                raise InvalidArgument(f"{name} of a mesh are {numbers}; give integers only")
+                raise InvalidArgument(
+                    f"{name} of a mesh are {numbers}; they must be integers in [0, {(1 << 31) - 1}]"
+                )
             object.__setattr__(self, name, numbers)
 
 

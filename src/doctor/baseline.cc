@@ -54,8 +54,9 @@ void AddLeaves(const Json& value, const std::string& path, Leaves& leaves) {
 Result<std::vector<std::string>> ChangesSince(std::string_view report, const Facts& facts) {
   const Json old = ParseJson(report);
   if (!old.is_object() || !old.contains("facts") || !old["facts"].is_object())
-    return Status(Code::kCorrupt,
-                  "it is not a report of `weightcast doctor`; give a file that --json or --bundle wrote");
+    return Status(
+        Code::kCorrupt,
+        "this is not a report of `weightcast doctor`; give --baseline a file that --json or --bundle wrote");
   Leaves before;
   Leaves after;
   // A probe that gave nothing has not changed.

@@ -99,7 +99,7 @@ void CheckNoDevice(const Facts& facts, Findings& findings) {
                                    .text = "No RDMA device. Transfers use shared memory and TCP.",
                                    .evidence = "/sys/class/infiniband"});
   findings.Fail({.check = "device",
-                 .text = StrCat("No RDMA device, and the setting transport asks for one: ", transport,
+                 .text = StrCat("No RDMA device, and setting transport asks for one: ", transport,
                                 ". The module that makes it is not loaded, or there is no NIC."),
                  .evidence = StrCat("/sys/class/infiniband; modules loaded: ",
                                     facts.modules.loaded.empty() ? "none" : Join(facts.modules.loaded)),
@@ -262,7 +262,7 @@ void CheckRdma(const Facts& facts, Findings& findings) {
     if (!IsWanted(facts, port)) {
       findings.NotApplicable({.check = "state",
                               .subject = port.name,
-                              .text = "Left out by the setting nics.",
+                              .text = "Left out by setting nics.",
                               .evidence = StrCat("nics=", Setting(facts, "nics"))});
       continue;
     }

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/advice.h"
 #include "base/json.h"
 #include "base/strings.h"
 
@@ -50,14 +51,13 @@ Status AddFacts(std::string_view json, std::string_view name, Facts& facts) {
   const Json parsed = ParseJson(json);
   const std::string member(name);
   if (!parsed.is_object() || !parsed.contains(member))
-    return {Code::kCorrupt, StrCat("the probe of ", name, " gave no facts; please report this as a bug")};
+    return {Code::kCorrupt, StrCat("gave ", json.size(), " bytes without facts", kReportBug)};
   try {
     Json all(facts);
     all[member] = parsed.at(member);
     facts = all.get<Facts>();
   } catch (const Json::exception& error) {
-    return {Code::kCorrupt, StrCat("facts of ", name, " are malformed (", error.what(),
-                                   "); use the same weightcast on both hosts")};
+    return {Code::kCorrupt, StrCat("gave malformed facts (", error.what(), ")", kReportBug)};
   }
   return Status::Ok();
 }

@@ -65,7 +65,7 @@ Result<double> DateOf(std::string_view head) {
   std::tm parts{};
   if (at == std::string_view::npos ||
       strptime(std::string(head.substr(at + 8, 29)).c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts) == nullptr)
-    return Status(Code::kProtocol, "it sends no Date header; give --clock a web server that does");
+    return Status(Code::kProtocol, "the server sends no Date header; give --clock a web server that does");
   return static_cast<double>(timegm(&parts));
 }
 
@@ -80,7 +80,7 @@ Result<double> AskDate(const std::string& reference, TimePoint deadline) {
     std::array<char, 2048> part{};
     if (!WaitFor(socket.get(), POLLIN, deadline))
       return Status(Code::kTimedOut,
-                    "it gives no answer in time; check that it runs, or give --clock another");
+                    "the server gives no answer in time; check that it runs, or give --clock another");
     const ssize_t got = recv(socket.get(), part.data(), part.size(), 0);
     if (got <= 0) break;
     head.append(part.data(), static_cast<size_t>(got));

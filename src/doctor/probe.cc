@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <exception>
 #include <fstream>
 
 #include "base/advice.h"
@@ -23,6 +24,8 @@ namespace {
 
 /// Far more than the facts of a large machine.
 constexpr size_t kMostBytes = size_t{16} << 20;
+/// Exit status of a child that sends the text of an exception.
+constexpr int kThrew = 70;
 
 struct Child {
   pid_t pid = -1;
@@ -37,8 +40,12 @@ struct Child {
   const int null = open("/dev/null", O_RDWR);
   for (int fd = 0; null >= 0 && fd < 3; ++fd) dup2(null, fd);
   std::string text;
+  int outcome = 0;
   try {
     text = probe.run();
+  } catch (const std::exception& error) {
+    text = error.what();
+    outcome = kThrew;
   } catch (...) {
     _exit(1);
   }
@@ -48,7 +55,7 @@ struct Child {
     if (wrote <= 0) _exit(1);
     sent += static_cast<size_t>(wrote);
   }
-  _exit(0);
+  _exit(outcome);
 }
 
 Result<Child> Start(const Probe& probe) {
@@ -109,7 +116,10 @@ Result<std::string> Finish(Child& child, TimePoint deadline, Duration limit) {
   if (!whole) return Status(Code::kTimedOut, StrCat("gave no answer within ", Seconds(limit), " s"));
   if (ended && WIFSIGNALED(status))
     return Status(Code::kInternal, StrCat("was ended by signal ", WTERMSIG(status)));
-  if (ended && WEXITSTATUS(status) != 0) return Status(Code::kInternal, "failed");
+  if (ended && WEXITSTATUS(status) == kThrew)
+    return Status(Code::kInternal, StrCat("failed: ", child.text, kReportBug));
+  if (ended && WEXITSTATUS(status) != 0)
+    return Status(Code::kInternal, StrCat("ended with exit status ", WEXITSTATUS(status)));
   return std::move(child.text);
 }
 

@@ -64,7 +64,7 @@ bool Caller::Tells(const Event& event) {
 Result<Event> Caller::Next(TimePoint deadline) {
   for (;;) {
     if (options_.interrupted && options_.interrupted())
-      return Status(Code::kCancelled, "this process was told to end the test; run it again");
+      return Status(Code::kCancelled, "the test was stopped by a signal to this process; run the test again");
     if (early_) return *std::exchange(early_, std::nullopt);
     Event event = stream_->Next(std::min(deadline, In(kLook)));
     if (Tells(event)) return event;
@@ -104,9 +104,10 @@ Result<Reply> Caller::Receive(Duration patience) {
   return over_;
 }
 
-Status Caller::WrongAnswer() {
+Status Caller::WrongAnswer() const {
   return {Code::kProtocol,
-          "the other host sent another kind of answer than was asked for; use the same weightcast on both"};
+          StrCat("the host at ", options_.address,
+                 " sent another kind of answer than was asked for; use the same weightcast on both")};
 }
 
 }  // namespace weightcast::peertest

@@ -52,7 +52,7 @@ class Caller {
       : stream_(std::move(stream)), options_(std::move(options)) {}
   Failure Open();
   Result<Reply> Receive(Duration patience);
-  static Status WrongAnswer();
+  [[nodiscard]] Status WrongAnswer() const;
   /// The next event that says something, or kTimedOut.
   Result<stream::ClientStream::Event> Next(TimePoint deadline);
   static bool Tells(const stream::ClientStream::Event& event);

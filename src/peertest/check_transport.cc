@@ -228,8 +228,8 @@ void CheckClasses(const PeerFacts& facts, Findings& findings) {
     finding.text = StrCat("Priority holds: packets of ", name, " overtake those of class 0.", both);
     findings.Ok(std::move(finding));
   } else if (classes.chosen) {
-    finding.text = StrCat("Packets of ", name,
-                          ", which the setting traffic_class asks for, wait like all others.", both);
+    finding.text =
+        StrCat("Packets of ", name, ", which setting traffic_class asks for, wait like all others.", both);
     finding.remedy = "tc -s qdisc show; mlnx_qos -i IFACE  # and the switch's DSCP map: docs/operations.md";
     findings.Warn(std::move(finding));
   } else {

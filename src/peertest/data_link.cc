@@ -93,22 +93,27 @@ Status DataLink::Await(const LinkPlace& peer) {
     if (auto connection = arrival_->Wait(In(kArrivalLook))) return Meet(std::move(*connection), peer);
   }
   return {Code::kTimedOut,
-          "the other host's connection of the data plane does not arrive; set port_range on both hosts, such "
-          "as 29800-29899, and open these ports in the firewalls"};
+          "the other host's data connection has not arrived; give setting port_range on both hosts, such as "
+          "29800-29899, and open these ports in the firewalls"};
 }
 
 Status DataLink::Meet(Connection connection, const LinkPlace& peer) {
   if (!(connection.peer() == Peer(peer.incarnation)))
-    return {Code::kProtocol, "another process than that of this test has connected; run the test again"};
+    return {Code::kProtocol,
+            StrCat(ToString(connection.peer()),
+                   " has connected, instead of the other host of this test; run the test again")};
   if (connection.transport_name() != options_.transport)
     return {Code::kUnavailable, StrCat("there is a connection, but not over ", options_.transport, ": ",
                                        connection.Describe(), "; see the logs of both hosts for why")};
   const auto descriptor = FromHex(peer.descriptor);
   if (!descriptor)
-    return {Code::kProtocol, "the other host's memory is malformed; use the same weightcast on both"};
+    return {Code::kProtocol,
+            "the other host sent a malformed descriptor of its memory; use the same weightcast on both"};
   WC_ASSIGN_OR_RETURN(remote_, connection.Import(*descriptor));
   if (remote_.length() < memory_.size())
-    return {Code::kProtocol, "the other host's memory is too small; use the same weightcast on both"};
+    return {Code::kProtocol,
+            StrCat("the other host offers ", remote_.length(), " bytes of memory, fewer than the ",
+                   memory_.size(), " of this host; use the same weightcast on both")};
   connection_.emplace(std::move(connection));
   return Status::Ok();
 }
@@ -117,7 +122,7 @@ std::string DataLink::Describe() const { return connection_ ? connection_->Descr
 
 Status DataLink::CheckStop() const {
   if (!options_.interrupted || !options_.interrupted()) return Status::Ok();
-  return {Code::kCancelled, "this process was told to end the test; run it again"};
+  return {Code::kCancelled, "the test was stopped by a signal to this process; run the test again"};
 }
 
 Result<GrantName> DataLink::TradeGrants(const GrantName& ours) {
@@ -131,7 +136,8 @@ Result<GrantName> DataLink::TradeGrants(const GrantName& ours) {
   theirs.slot = in.Get<decltype(theirs.slot)>();
   theirs.id = in.Get<decltype(theirs.id)>();
   if (!in.AtEnd())
-    return Status(Code::kProtocol, "the other host names no grant; use the same weightcast on both");
+    return Status(Code::kProtocol, StrCat("the other host sent a notice of ", notice.size(),
+                                          " bytes that names no grant; use the same weightcast on both"));
   return theirs;
 }
 
@@ -151,7 +157,8 @@ Status DataLink::PingOnce(bool first, uint32_t number, const GrantName& ours, co
 
 Result<std::vector<double>> DataLink::Ping(uint32_t count) {
   if (!connection_)
-    return Status(Code::kInternal, StrCat("a ping was begun before the connection", kReportBug));
+    return Status(Code::kInternal,
+                  StrCat("a ping over ", options_.transport, " was begun before its connection", kReportBug));
   WC_ASSIGN_OR_RETURN(const GrantName ours, connection_->OpenGrant({.transfers = count}));
   Status status;
   std::vector<double> times;

@@ -33,7 +33,7 @@ void DescribeRdma(const doctor::Sources& sources, const Settings& settings, Host
     report.rdma = kNoRdmaDevice;
     return;
   }
-  report.rdma = "no RDMA port that the setting nics leaves in";
+  report.rdma = "no RDMA port that setting nics leaves in";
   for (const doctor::RdmaPort& port : facts.rdma.ports) {
     if (!doctor::IsWanted(facts, port)) continue;
     if (doctor::IsUsable(port)) {

@@ -81,11 +81,12 @@ Result<UniqueFd> OpenEcho(const SocketAddress& at, PortRange ports) {
     if (bind(fd.get(), here.raw(), here.length()) == 0) return fd;
     error = errno;
   }
-  return Status(Code::kUnavailable,
-                StrCat("cannot bind UDP at ", at.Host(), ": ", ErrnoText(error),
-                       error == EADDRNOTAVAIL
-                           ? "; see with ip addr which addresses this host has"
-                           : "; set port_range to free ports that this user may use, such as 29800-29899"));
+  return Status(
+      Code::kUnavailable,
+      StrCat("cannot bind UDP at ", at.Host(), ": ", ErrnoText(error),
+             error == EADDRNOTAVAIL
+                 ? "; see with ip addr which addresses this host has"
+                 : "; give setting port_range free ports that this user may use, such as 29800-29899"));
 }
 
 std::optional<Received> ReceiveEcho(int fd, std::span<char> buffer, int* error) {

@@ -160,7 +160,8 @@ Status Measurement::MeasureDevice() {
   WC_ASSIGN_OR_RETURN(const DevicePlace there, caller_.Ask<DevicePlace>(AskDevice{}, kAnswerTime));
   const auto place = FromHex(there.place);
   if (!place)
-    return {Code::kProtocol, "the other host's probe is malformed; use the same weightcast on both"};
+    return {Code::kProtocol,
+            "the other host sent a malformed address of its RDMA probe; use the same weightcast on both"};
   WC_RETURN_IF_ERROR(caller_.Ask<Done>(AskDeviceMeet{.place = ToHex(device->place())}, kAnswerTime).status());
   WC_RETURN_IF_ERROR(device->Connect(*place));
   const auto ping = [&](uint32_t count) -> Result<std::vector<double>> {

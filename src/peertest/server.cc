@@ -85,7 +85,7 @@ class Server final : public TestServer {
     if (stream->member().role == stream::Role::kObserver) {
       stream->Close(
           {Code::kPermission,
-           "this process has an observer's token, which may not measure; give it the job's, or a trainer's"});
+           "the client has an observer's token, which may not measure; give the client the job's token"});
     } else if (clients_.size() >= kMostClients) {
       stream->Close(
           {Code::kExhausted, StrCat("this host serves ", kMostClients, " tests already; try again later")});
@@ -189,7 +189,10 @@ class Server final : public TestServer {
     const TimePoint now = Clock::now();
     const bool idle = !clients_[test_->stream.get()].waits && now - test_->asked > kIdle;
     if (!idle && now - test_->since < kLongest) return;
-    test_->stream->Close({Code::kTimedOut, "this test took too long, and another host waits; run it again"});
+    test_->stream->Close(
+        {Code::kTimedOut, StrCat("this test ", idle ? "sent nothing for " : "has run for ",
+                                 idle ? kIdle.count() : std::chrono::seconds(kLongest).count(),
+                                 " s or longer, and another host waits; run the test again")});
     EndTest();
   }
 

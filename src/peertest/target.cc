@@ -58,7 +58,7 @@ Result<std::vector<std::string>> ParseHostsFile(std::string_view text) {
       return Status(place.status().code(), StrCat("line ", line, ": ", place.status().message()));
     if (!seen.insert(TargetText(*place)).second)
       return Status(Code::kInvalidArgument,
-                    StrCat("line ", line, ": ", host, " stands there twice; remove one"));
+                    StrCat("line ", line, ": ", host, " is listed twice; remove one of the lines"));
     hosts.push_back(TargetText(*place));
     if (hosts.size() > kMostHosts)
       return Status(Code::kInvalidArgument,

@@ -125,7 +125,8 @@ class Test {
     MeasureTcp(prober.ok() ? prober->get() : nullptr);
     MeasureVerbs();
     (void)caller_->Ask<Done>(AskEnd{}, kAnswerTime);
-    if (means_.interrupted && means_.interrupted()) Fail("test", "this process was told to end the test");
+    if (means_.interrupted && means_.interrupted())
+      Fail("test", "the test was stopped by a signal to this process");
   }
 
   [[nodiscard]] std::function<bool()> Interrupted() const {

@@ -120,10 +120,10 @@ def test_info_tells_which_transports_work_and_why_not():
     info = only_json(run("info", "--json", "--transport", "tcp"))
     checks = {one["name"]: one for one in info["transport_checks"]}
     assert checks["tcp"] == {"name": "tcp", "works": True, "reason": None}
-    assert checks["shm"] == {"name": "shm", "works": False, "reason": "left out by the setting transport"}
+    assert checks["shm"] == {"name": "shm", "works": False, "reason": "left out by setting transport"}
     text = run("info", "--transport", "tcp").stdout
     assert re.search(r"^tcp +yes$", text, re.MULTILINE)
-    assert re.search(r"^shm +no: left out by the setting transport$", text, re.MULTILINE)
+    assert re.search(r"^shm +no: left out by setting transport$", text, re.MULTILINE)
 
 
 def test_info_tells_about_rdma_ports_and_gpus():

@@ -228,7 +228,7 @@ def test_a_terminal_shows_a_table_with_blocks():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--devices", "eth77"], ["no device that counts is called 'eth77'", "name one of these"]),
+        (["--devices", "eth77"], ["no device with traffic counters is called 'eth77'", "name one of these"]),
         (["--interval", "0"], ["--interval is '0'", "seconds"]),
         (["--interval", "soon"], ["--interval is 'soon'"]),
         (["--interval", "1e9"], ["--interval is '1e9'"]),

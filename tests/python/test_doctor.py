@@ -227,7 +227,7 @@ def test_bundle_and_baseline(tmp_path: pathlib.Path):
     broken.write_text("{}")
     result = run("doctor", "--baseline", broken)
     assert result.returncode == 1
-    assert "broken.json: it is not a report" in result.stderr
+    assert "broken.json: this is not a report" in result.stderr
 
 
 def test_text_and_exports():

@@ -75,7 +75,7 @@ def test_replicas_that_have_diverged_are_not_published(spawn, tmp_path, monkeypa
         if who_changes == -1:
             assert one.value() == ""
         else:
-            assert "weight of trainer 2 is another than that of trainer 0" in one.value()
+            assert "weight of trainer 2 differs from that of trainer 0" in one.value()
 
 
 def test_a_version_that_no_living_engine_has_is_found_lost(controller):

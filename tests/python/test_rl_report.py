@@ -188,7 +188,7 @@ def test_killed_without_warning_everything_is_there(tmp_path: pathlib.Path, spaw
 
 def test_a_line_that_is_no_object_is_named(tmp_path: pathlib.Path):
     (tmp_path / "iterations.jsonl").write_text('{"iteration": 1}\n[]\n')
-    with pytest.raises(wc.InvalidArgument, match="line 2 is no JSON object"):
+    with pytest.raises(wc.InvalidArgument, match="line 2 is not a JSON object"):
         _quiet(tmp_path, resume_from=1)
     (tmp_path / "iterations.jsonl").write_text('{"iteration": 1}\n')
     with pytest.raises(wc.InvalidArgument, match="version"):

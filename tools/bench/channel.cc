@@ -43,7 +43,8 @@ Result<std::string> BenchChannel::Receive(TimePoint deadline, size_t limit) cons
   const auto size = ByteReader(head).Get<uint32_t>();
   if (size > limit)
     return Status(Code::kProtocol,
-                  "a message that is too long for the benchmark; run the same release on both sides");
+                  StrCat("a process of the benchmark sent a message of ", size, " bytes, more than the ",
+                         limit, " allowed; run the same release on both sides"));
   std::string message(size, '\0');
   WC_RETURN_IF_ERROR(take(message.data(), message.size()));
   return message;
@@ -70,9 +71,8 @@ Result<std::string> AwaitAnswer(const BenchChannel& channel, double seconds) {
   const int ready = poll(polled, 2, static_cast<int>(seconds * 1000));
   WC_RETURN_IF_ERROR(CheckStop());
   if (ready == 0)
-    return Status(
-        Code::kTimedOut,
-        "a process of the benchmark has not answered within its time limit; run it where cores are idle");
+    return Status(Code::kTimedOut, StrCat("a process of the benchmark has not answered within ", seconds,
+                                          " s; run the benchmark where cores are idle"));
   return channel.TakeAnswer(deadline);
 }
 

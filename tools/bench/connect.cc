@@ -89,10 +89,9 @@ class Arrivals {
   Result<TimePoint> WaitFor(size_t count, TimePoint deadline) {
     std::unique_lock lock(mutex_);
     if (changed_.wait_until(lock, deadline, [&] { return peers_.size() >= count; })) return last_;
-    return Status(
-        Code::kTimedOut,
-        StrCat("only ", peers_.size(), " of ", count,
-               " connections have come within the time limit of the benchmark; run it where cores are idle"));
+    return Status(Code::kTimedOut, StrCat("only ", peers_.size(), " of ", count,
+                                          " connections have come within setting connect_timeout; raise it, "
+                                          "or run this where cores are idle"));
   }
 
  private:

@@ -198,8 +198,8 @@ Result<std::pair<UniqueFd, UniqueFd>> TcpPair() {
   WC_ASSIGN_OR_RETURN(UniqueFd a, Connect(at, FloorDeadline()));
   if (!WaitFor(listener.get(), POLLIN, FloorDeadline()))
     return Status(Code::kTimedOut,
-                  "the benchmark's other process has not connected over loopback within its time limit; run "
-                  "it where cores are idle");
+                  StrCat("the benchmark's other process has not connected over loopback within ",
+                         kFloorSeconds, " s; run the benchmark where cores are idle"));
   WC_ASSIGN_OR_RETURN(UniqueFd b, Accept(listener.get()));
   for (const int fd : {a.get(), b.get()}) TuneTcp(fd, FromSeconds(kFloorSeconds));
   return std::pair(std::move(a), std::move(b));

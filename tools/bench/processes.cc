@@ -78,7 +78,7 @@ Result<std::vector<std::string>> BenchProcesses::Gather(TimePoint deadline) cons
     if (ready == 0)
       return Status(Code::kTimedOut, StrCat(left, " of ", processes_.size(),
                                             " processes of the benchmark have not answered within its time "
-                                            "limit; run it where cores are idle"));
+                                            "limit; run the benchmark where cores are idle"));
     for (size_t i = 0; i < processes_.size(); ++i) {
       if (polled[i].revents == 0) continue;
       WC_ASSIGN_OR_RETURN(reports[i], processes_[i].channel.TakeAnswer(deadline));

@@ -87,7 +87,7 @@ class Tally {
     if (!over)
       return Status(Code::kTimedOut, StrCat("only ", workers_, " of ", workers,
                                             " workers of a process have got their tables within the time "
-                                            "limit; run it where cores are idle"));
+                                            "limit; run the benchmark where cores are idle"));
     return seen_;
   }
 

@@ -59,7 +59,8 @@ class BenchUpdateCommand : public Command {
   }
   Status Run(const Context& context) override {
     if (options_.versions < 2) {
-      return {Code::kInvalidArgument, "--versions must be at least 2: the first update is counted apart"};
+      return {Code::kInvalidArgument, StrCat("--versions is ", options_.versions,
+                                             "; it must be at least 2: the first update is counted apart")};
     }
     WC_ASSIGN_OR_RETURN(const std::vector<DemoOptions> ways, Ways());
     std::vector<UpdateTimes> all;
@@ -91,7 +92,7 @@ class BenchUpdateCommand : public Command {
     for (const std::string& landing : landings_) {
       if (landing != "in_place" && landing != "shadow")
         return Status(Code::kInvalidArgument,
-                      StrCat("no landing is called '", landing, "'; allowed: in_place, shadow"));
+                      StrCat("--landings has '", landing, "'; allowed: in_place, shadow"));
       DemoOptions options = options_;
       options.landing = landing;
       if (sweep_.empty()) ways.push_back(options);

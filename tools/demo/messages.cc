@@ -17,10 +17,11 @@ constexpr size_t kMaxText = 64 << 10;
 constexpr uint32_t kMaxItems = 1 << 16;
 
 template <typename T>
-Result<T> WholeDemo(const ByteReader& reader, T value) {
+Result<T> WholeDemo(const ByteReader& reader, size_t bytes, T value) {
   if (reader.AtEnd()) return value;
   return Status(Code::kProtocol,
-                "malformed message between the demo's processes; please report this as a bug");
+                StrCat("a message of ", bytes, " bytes between the demo's processes is ",
+                       reader.ok() ? "too long" : "too short", "; please report this as a bug"));
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ Result<DemoEvent> DecodeEvent(std::string_view bytes) {
     event.sender_bytes.push_back(in.Get<uint64_t>());
   for (auto left = std::min(in.Get<uint32_t>(), kMaxItems); left > 0 && in.ok(); --left)
     event.connection_map.emplace_back(in.GetString(kMaxText));
-  return WholeDemo(in, std::move(event));
+  return WholeDemo(in, bytes.size(), std::move(event));
 }
 
 std::string Encode(const DemoOrder& order) {
@@ -64,21 +65,22 @@ Result<DemoOrder> DecodeOrder(std::string_view bytes) {
   ByteReader in(bytes);
   DemoOrder order;
   order.publish = in.Get<int64_t>();
-  return WholeDemo(in, order);
+  return WholeDemo(in, bytes.size(), order);
 }
 
 Status SendDatagram(int fd, std::string_view bytes) {
   for (;;) {
     if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0) return Status::Ok();
     if (errno == EINTR) continue;
-    return {Code::kUnavailable,
-            StrCat("the demo's other process has exited: ", ErrnoText(errno), "; see its log")};
+    return {Code::kUnavailable, StrCat("another process of the demo has exited: ", ErrnoText(errno),
+                                       "; see the logs of the demo")};
   }
 }
 
 Result<std::optional<std::string>> ReceiveDatagram(int fd, TimePoint deadline) {
   if (!WaitFor(fd, POLLIN, deadline))
-    return Status(Code::kTimedOut, "no message from the demo's other process; see its log");
+    return Status(Code::kTimedOut,
+                  "no message has come from another process of the demo; see the logs of the demo");
   std::string bytes(256 << 10, '\0');
   for (;;) {
     const ssize_t got = recv(fd, bytes.data(), bytes.size(), 0);

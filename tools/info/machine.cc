@@ -76,8 +76,8 @@ Status TryCrossProcessCopy() {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   if (written == 1) return Status::Ok();
-  return {Code::kPermission, StrCat(ErrnoText(error),
-                                    "; shared memory goes through a ring instead; allow it with "
+  return {Code::kPermission, StrCat("process_vm_writev: ", ErrnoText(error),
+                                    "; shared memory goes through a ring instead; allow this call with "
                                     "kernel.yama.ptrace_scope=0 or the capability SYS_PTRACE")};
 }
 

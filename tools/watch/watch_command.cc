@@ -48,7 +48,7 @@ class Selection {
       std::string all;
       for (const Device& one : reading.devices) all += (all.empty() ? "" : ", ") + one.name;
       return {Code::kInvalidArgument,
-              StrCat("no device that counts is called '", name,
+              StrCat("no device with traffic counters is called '", name,
                      "'; name one of these: ", all.empty() ? "none are here" : all,
                      name.starts_with("gpu") && !no_nvlink.empty() ? StrCat("; ", no_nvlink) : "")};
     }

@@ -49,7 +49,7 @@ Status Versions::Read(const TensorInfo& tensor, const Box& box, std::span<std::b
   const auto index = file_->Find(tensor.name);
   if (!index)
     return {Code::kInvalidArgument,
-            StrCat("the checkpoint has no tensor '", tensor.name, "'; give one of the same model")};
+            StrCat("--checkpoint has no tensor '", tensor.name, "'; give a checkpoint of the same model")};
   return file_->ReadBox(*index, box, out);
 }
 

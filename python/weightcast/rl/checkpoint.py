@@ -132,7 +132,8 @@ def check_export(folder: str | pathlib.Path) -> None:
     free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not free and not (folder / "config.json").exists():
         raise InvalidArgument(
-            f"{folder} is not a transformers folder: it has other files and no config.json; export to another"
+            f"{folder} is not a transformers folder: it has other files and no config.json; "
+            "export to another folder"
         )
 
 

@@ -107,7 +107,8 @@ def check(path: str | pathlib.Path, options: Mapping[str, Any] | None = None) ->
         if names:
             what = ", ".join(f"{one} {theirs.get(one)!r} there, {ours.get(one)!r} here" for one in names)
             raise InvalidArgument(
-                f"checkpoint {path} is of another run: {what}; start with its options, or without --resume"
+                f"checkpoint {path} is of another run: {what}; start with the options "
+                "of the checkpoint, or without --resume"
             )
     return complete
 
@@ -179,7 +180,7 @@ def _read_complete(path: pathlib.Path) -> Complete:
             )
         complete = Complete(**{one.name: found[one.name] for one in fields(Complete)})
         if not all(isinstance(one, dict) for one in (complete.options, complete.files)):
-            raise ValueError("it is of another form")
+            raise ValueError("options and files must be JSON objects")
     except FileNotFoundError:
         raise InvalidArgument(f"checkpoint {path} is not complete{ADVICE}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -103,7 +103,8 @@ class WaysWeights(Weights):
         for name, tensor in self.module.state_dict().items():
             if not torch.equal(tensor.view(torch.uint8), self._copy[name].view(torch.uint8)):
                 raise Corrupt(
-                    f"version {version}: '{way}' brought other bytes of {name} than the engine has loaded; "
+                    f"version {version}: '{way}' brought other bytes of {name} ({tensor.dtype}, "
+                    f"{list(tensor.shape)}) than the engine has loaded; "
                     "please report this as a bug"
                 )
         for tensor in self._copy.values():

@@ -267,8 +267,8 @@ def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:
             ) from error
     if tokenizer.size > vocabulary:
         raise InvalidArgument(
-            f"{folder}: {tokenizer.size} tokens do not fit a vocabulary of {vocabulary}; "
-            "take the tokenizer of this model"
+            f"{folder}: the tokenizer has {tokenizer.size} tokens, the model's vocabulary only {vocabulary}; "
+            "put this model's own tokenizer into the folder"
         )
     return tokenizer
 

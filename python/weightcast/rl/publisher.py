@@ -214,7 +214,7 @@ class Changes:
             others = [str(rank) for rank, one in enumerate(found) if one != usual]
             if others:
                 raise Corrupt(
-                    f"the trainers' replicas have diverged: {name} of trainer {', '.join(others)} is another "
-                    f"than that of trainer {found.index(usual)}; look for what changes weights beside the "
+                    f"the trainers' replicas have diverged: {name} of trainer {', '.join(others)} differs "
+                    f"from that of trainer {found.index(usual)}; look for what changes weights beside the "
                     "optimizer, or for faulty memory, and continue from the last checkpoint (--resume)"
                 )

@@ -91,7 +91,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
         except ValueError:
             entry = None
         if not isinstance(entry, dict):
-            raise InvalidArgument(f"{path}: line {number} is no JSON object; remove that line")
+            raise InvalidArgument(f"{path}: line {number} is not a JSON object; correct or remove that line")
         found.append(entry)
     return found
 

@@ -118,8 +118,8 @@ class Iteration:
             return cls(**found)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
-                f"{folder / ITERATIONS} has an iteration without a good {error}: the file was changed, or is "
-                "of another release; name another folder"
+                f"{folder / ITERATIONS} has an iteration that cannot be read ({type(error).__name__}: "
+                f"{error}): the file was changed, or is of another release; name another folder"
             ) from None
 
     def scalars(self) -> dict[str, float]:

@@ -102,7 +102,7 @@ class RolloutClient:
         if message is None:
             raise self._nobody()
         if message["type"] != kind:
-            raise other_release(f"the rollout queue {self._address} sends no {kind}")
+            raise other_release(f"the rollout queue {self._address} sends no {kind}, but another message")
         return message
 
     def ask(self, version: int, telemetry: dict[str, Any]) -> None:

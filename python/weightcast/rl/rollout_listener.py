@@ -72,7 +72,7 @@ class Stranger:
             raise EOFError
         message = self._inbox.next()
         if message is None:
-            raise other_release("its message came in pieces")
+            raise other_release("its first message came in several pieces")
         return message
 
     async def wait(self) -> None:

@@ -205,12 +205,14 @@ class RolloutQueue:
             raise ProtocolError("it has not proven that it has the job token; start it again")
         name, role = hello.get("name"), hello.get("role")
         if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
-            raise other_release("its hello has no name and role")
+            raise other_release(
+                "its hello lacks a name of 1 to 256 characters, or the role trainer or inference"
+            )
         if not name.isprintable():
             raise ProtocolError("its name cannot be printed; give it printable characters only")
         if role == "trainer" and not (name.isdecimal() and int(name) < self.trainers):
             raise ProtocolError(
-                f"there is no trainer {name[:32]!r} among {self.trainers}; "
+                f"there is no trainer {name[:32]!r} among the {self.trainers} of this run; "
                 "give all processes the same --num_training"
             )
         return Handshake(name, role, protocol.nonce_of(hello), protocol.new_nonce())
@@ -282,8 +284,9 @@ class RolloutQueue:
         if item is None or key in self._results:
             return  # Another has brought it.
         sequences = message.get("sequences")
-        if not isinstance(sequences, list) or len(sequences) != len(item.prompts) * item.samples:
-            raise other_release("an item came back with another number of sequences")
+        wanted = len(item.prompts) * item.samples
+        if not isinstance(sequences, list) or len(sequences) != wanted:
+            raise other_release(f"item {key[1]} of iteration {key[0]} must come back with {wanted} sequences")
         self._results[key] = [Sequence.unpack(one) for one in sequences]
         # It may have been taken back from this engine, which was only slow.
         with contextlib.suppress(ValueError):

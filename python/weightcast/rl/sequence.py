@@ -42,5 +42,8 @@ class Sequence:
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise other_release(f"a rollout is malformed: {error}") from None
         if not one.prompt or not len(one.tokens) == len(one.logprobs) == len(one.versions) > 0:
-            raise other_release("a rollout has no prompt, no token, or not as many numbers as tokens")
+            raise other_release(
+                f"a rollout has {len(one.prompt)} prompt tokens, and {len(one.tokens)} tokens with "
+                f"{len(one.logprobs)} logprobs and {len(one.versions)} versions"
+            )
         return one

@@ -131,7 +131,10 @@ def _check_written(options: Options) -> None:
         path = pathlib.Path(folder).absolute()
         there = next(one for one in (path, *path.parents) if os.path.exists(one))
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-            raise InvalidArgument(f"{folder} cannot be written: look at {there}, or name another folder")
+            raise InvalidArgument(
+                f"{folder} cannot be written: {there} is not a folder that this user may write to; "
+                "allow writing there, or name another folder"
+            )
     if options.export_hf:
         checkpoint.check_export(options.export_hf)
     if options.plots and importlib.util.find_spec("matplotlib") is None:

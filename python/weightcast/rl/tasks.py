@@ -254,9 +254,9 @@ class UsersReward:
                 f"the reward {self._name} returned {len(found)} numbers for {len(prompts)} completions; "
                 "return one for each"
             )
-        if not all(map(math.isfinite, found)):
+        if wrong := [one for one in found if not math.isfinite(one)]:
             raise InvalidArgument(
-                f"the reward {self._name} returned a number that is not finite; return finite ones"
+                f"the reward {self._name} returned {wrong[0]}, which is not finite; return finite numbers"
             )
         return found
 
@@ -273,7 +273,9 @@ def make(
     if prompts is not None:
         task = FromFile(prompts)
         if reward is None and not task.answered:
-            raise InvalidArgument(f"{prompts} has prompts without an answer; give --reward module:function")
+            raise InvalidArgument(
+                f"{prompts} has lines without an answer; add answers, or give --reward module:function"
+            )
     else:
         task = Sort(digits) if name == "sort" else Text()
     if reward is not None:
@@ -286,7 +288,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the prompts {path} cannot be read: {error}; check --prompts") from error
+        raise InvalidArgument(f"the prompts file {path} cannot be read: {error}; check --prompts") from error
     rows: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -31,4 +31,4 @@ def _header(file: pathlib.Path) -> dict[str, Any]:
             (length,) = struct.unpack("<Q", opened.read(8))
             return json.loads(opened.read(length))
     except (OSError, ValueError, struct.error) as error:
-        raise InvalidArgument(f"{file} is not a good safetensors file ({error}); write it again") from error
+        raise InvalidArgument(f"{file} cannot be read as safetensors ({error}); write it again") from error

@@ -71,7 +71,7 @@ def refuse_settings(config: Any, layers: Mapping[str, torch.nn.Module]) -> None:
         )
     if current_platform.is_cpu() and getattr(current_platform, "is_zen_cpu", lambda: False)():
         raise InvalidArgument(
-            "zentorch keeps views of the loaded weights, which updates do not reach; uninstall it"
+            "zentorch keeps views of the loaded weights, so updates take no effect; uninstall zentorch"
         )
 
 

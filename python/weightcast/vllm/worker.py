@@ -77,7 +77,7 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if not joined:
             raise TimedOut(
                 f"no trainers of model {place.model!r} have registered within {init_info.timeout:g} s; "
-                "start them with this controller and model"
+                "start them with the controller and the model name of this engine"
             )
 
     def start_weight_update(self) -> None:

@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <stdexcept>
+
 #include "doctor/gather.h"
 
 namespace weightcast::doctor {
@@ -34,11 +36,13 @@ TEST(Probe, DoesNotStopTheOthers) {
     raise(SIGKILL);
     return "";
   };
-  const auto results = RunProbes({{"hangs", milliseconds(200), hang},
-                                  {"hangs too", milliseconds(200), hang},
-                                  {"crashes", seconds(20), crash},
-                                  {"throws", seconds(20), []() -> std::string { throw 1; }},
-                                  {"works", seconds(20), [] { return std::string("fine"); }}});
+  const auto results = RunProbes(
+      {{"hangs", milliseconds(200), hang},
+       {"hangs too", milliseconds(200), hang},
+       {"crashes", seconds(20), crash},
+       {"throws", seconds(20), []() -> std::string { throw 1; }},
+       {"works", seconds(20), [] { return std::string("fine"); }},
+       {"says why", seconds(20), []() -> std::string { throw std::runtime_error("no such device"); }}});
   EXPECT_LT(Clock::now() - begin, seconds(15));
   EXPECT_EQ(results[0].status().code(), Code::kTimedOut);
   EXPECT_THAT(results[0].status().message(), HasSubstr("no answer within 0.2 s"));
@@ -46,6 +50,7 @@ TEST(Probe, DoesNotStopTheOthers) {
   EXPECT_THAT(results[2].status().message(), HasSubstr("signal 9"));
   EXPECT_FALSE(results[3].ok());
   EXPECT_EQ(*results[4], "fine");
+  EXPECT_THAT(results[5].status().message(), HasSubstr("failed: no such device"));
 }
 
 TEST(Gather, KeepsWhatTheOtherProbesSay) {

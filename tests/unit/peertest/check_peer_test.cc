@@ -46,7 +46,7 @@ TEST(CheckPeer, FindsNothingWithRdma) {
 // What looks like a fault and is none.
 TEST(CheckPeer, NotOfRdmaThatASettingLeavesOut) {
   PeerFacts facts = HealthyPair();
-  facts.here.rdma = "no RDMA port that the setting nics leaves in";
+  facts.here.rdma = "no RDMA port that setting nics leaves in";
   facts.there.rdma = "";
   EXPECT_THAT(Troubles(CheckPeer(facts)), IsEmpty());
 }
@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(
                 facts.here.mbit = kUnknown;
                 facts.transports[0].back = {{65536, 9, 2.2}};
               }},
-        Fault{"no_priority", "classes.priority", Level::kWarn, "which the setting traffic_class asks for",
+        Fault{"no_priority", "classes.priority", Level::kWarn, "which setting traffic_class asks for",
               "DSCP",
               [](PeerFacts& facts) {
                 facts.classes.chosen = true;

@@ -15,8 +15,9 @@ constexpr uint32_t kMaxAddresses = 256;
 template <typename T>
 Result<T> Whole(const ByteReader& reader, T value) {
   if (reader.AtEnd()) return value;
-  return Status(Code::kProtocol,
-                "malformed message between the benchmark's processes; run the same release on both sides");
+  return Status(
+      Code::kProtocol,
+      "a message of the benchmark's other process is malformed; run the same release on both sides");
 }
 
 void Write(ByteWriter& out, const PartyHello& hello) {

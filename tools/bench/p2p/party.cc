@@ -38,9 +38,8 @@ class Arrival {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, FromSeconds(kMeetSeconds), [&] { return connection_.has_value(); }))
       return *connection_;
-    return Status(
-        Code::kTimedOut,
-        "the benchmark's other process has not connected within its time limit; run it where cores are idle");
+    return Status(Code::kTimedOut, StrCat("the benchmark's other process has not connected within ",
+                                          kMeetSeconds, " s; run the benchmark where cores are idle"));
   }
 
  private:
@@ -56,7 +55,7 @@ class Party {
   Result<std::string> Do(std::string_view message) {
     if (message.empty())
       return Status(Code::kProtocol,
-                    "an empty message for the benchmark; run the same release on both sides");
+                    "this process of the benchmark got an empty message; run the same release on both sides");
     const auto ask = static_cast<Ask>(message.front());
     message.remove_prefix(1);
     switch (ask) {
@@ -70,7 +69,8 @@ class Party {
         break;
       default:
         return Status(Code::kProtocol,
-                      "an unknown message for the benchmark; run the same release on both sides");
+                      StrCat("this process of the benchmark got a message of the unknown type ",
+                             static_cast<int>(ask), "; run the same release on both sides"));
     }
     WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeWork(message));
     WC_RETURN_IF_ERROR(Accept(work));
@@ -87,8 +87,9 @@ class Party {
   Result<std::string> SetUp(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeSetup(message));
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
-      return Status(Code::kProtocol,
-                    "the benchmark's messages are out of order; run the same release on both sides");
+      return Status(Code::kProtocol, StrCat("this process of the benchmark was set up twice, or with ",
+                                            setup.bytes, " bytes, of which ", kMaxBytes,
+                                            " are allowed; run the same release on both sides"));
     transport_ = setup.transport;
     if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
@@ -119,8 +120,10 @@ class Party {
   Result<std::string> Meet(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartyConnect order, DecodeConnect(message));
     if (endpoint_ == nullptr)
-      return Status(Code::kProtocol,
-                    "the benchmark's messages are out of order; run the same release on both sides");
+      return Status(
+          Code::kProtocol,
+          "this process of the benchmark was told to connect before its set-up; run the same release "
+          "on both sides");
     const Identity peer{.job = "bench",
                         .role = "bench",
                         .engine = "",
@@ -131,8 +134,9 @@ class Party {
                                                             Clock::now() + FromSeconds(kMeetSeconds))
                                        : arrival_->Wait());
     if (!(connection.peer() == peer))
-      return Status(Code::kProtocol,
-                    "another process than the benchmark's has connected; run the benchmark again");
+      return Status(Code::kProtocol, StrCat(ToString(connection.peer()),
+                                            " has connected, instead of the benchmark's other process; run "
+                                            "the benchmark again"));
     if (connection.transport_name() != transport_) {
       return Status(Code::kUnavailable, StrCat("the processes have no connection over ", transport_, ": ",
                                                connection.Describe(), "; the warnings above say why"));
@@ -158,7 +162,9 @@ class Party {
         work.op == "write" || work.op == "read" || (host && ((messages && messenger_ != nullptr) || pings));
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
     return {Code::kProtocol,
-            "the benchmark was asked for transfers outside its memory; run the same release on both sides"};
+            StrCat("the benchmark was asked for an unknown operation, or for ", work.slots, " x ", work.iovs,
+                   " x ", work.piece_bytes, " bytes outside its memory of ", all,
+                   " bytes; run the same release on both sides")};
   }
 
   /// Accept has checked that both lie within the memory.
@@ -256,7 +262,10 @@ class Party {
     times.end = last;
     if (write) WC_RETURN_IF_ERROR(write->Wait());
     if (LastWord(out + kMostPing + work.piece_bytes).load(std::memory_order_acquire) != pings_)
-      return Status(Code::kInternal, "a signal has come before its bytes; please report this as a bug");
+      return Status(Code::kInternal,
+                    StrCat("over ", transport_, ", a signal arrived before the ", work.piece_bytes,
+                           " bytes of its write; please report this as a bug, with the command "
+                           "line"));
     connection_->RevokeGrant(ours, {});
     return first ? Encode(times) : std::string();
   }
@@ -273,7 +282,8 @@ class Party {
     theirs.id = in.Get<decltype(theirs.id)>();
     if (!in.ok() || !in.rest().empty())
       return Status(Code::kProtocol,
-                    "a notice of the benchmark that names no grant; run the same release on both sides");
+                    StrCat("the benchmark's other process sent a notice of ", notice.size(),
+                           " bytes that names no grant; run the same release on both sides"));
     return theirs;
   }
 
@@ -290,9 +300,8 @@ class Party {
       }
       std::this_thread::yield();
     }
-    return {Code::kTimedOut,
-            "the benchmark's other process does not answer a write within the time limit; run it where cores "
-            "are idle"};
+    return {Code::kTimedOut, StrCat("the benchmark's other process does not answer a write within ",
+                                    Seconds(kPong), " s; run the benchmark where cores are idle")};
   }
 
   Settings settings_;
