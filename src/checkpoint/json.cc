@@ -36,7 +36,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
   // The outcome of one parse.
   Status Run(std::string_view json) {
-    if (json.empty() || json.front() != '{') return {Code::kCorrupt, "it does not begin with '{'"};
+    if (json.empty() || json.front() != '{') return {Code::kCorrupt, "its JSON text does not begin with '{'"};
     // The library takes a zero byte for the end of the text and would not see what follows.
     if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
       return {Code::kCorrupt, StrCat("not valid JSON at byte ", zero)};
@@ -253,7 +253,7 @@ Result<HeaderText> ParseHeaderText(std::string_view json) {
 Result<Metadata> ParseIndexText(std::string_view json) {
   IndexReader reader;
   WC_RETURN_IF_ERROR(reader.Run(json));
-  if (!reader.seen_map()) return Status(Code::kCorrupt, "it has no weight_map");
+  if (!reader.seen_map()) return Status(Code::kCorrupt, "its JSON text has no weight_map");
   return std::move(reader.map);
 }
 

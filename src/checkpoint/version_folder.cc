@@ -78,8 +78,8 @@ bool HoldsFileOf(const fs::path& folder, const OutputRank& rank) {
 Status CheckRank(const OutputRank& rank) {
   WC_RETURN_IF_ERROR(CheckPlainName("engine name", rank.engine));
   if (rank.ranks < 1 || rank.rank < 0 || rank.rank >= rank.ranks)
-    return {Code::kInvalidArgument, StrCat("engine ", rank.engine, ": there is no rank ", rank.rank, " of ",
-                                           rank.ranks, "; give a rank from 0 on")};
+    return {Code::kInvalidArgument, StrCat("engine ", rank.engine, ": rank is ", rank.rank, " of ",
+                                           rank.ranks, "; it must be an integer in [0, ranks - 1]")};
   return Status::Ok();
 }
 
@@ -105,7 +105,7 @@ Result<VersionFolder> VersionFolder::Begin(OutputRank rank, std::string_view ver
   WC_RETURN_IF_ERROR(CheckPlainName("attempt", attempt));
   if (version.find(kSeparator) != std::string_view::npos)
     return Status(Code::kInvalidArgument,
-                  StrCat("version ", version, " holds a '", kSeparator, "'; leave that out"));
+                  StrCat("version ", version, " holds a '", kSeparator, "'; give a version without it"));
   VersionFolder folder(std::move(rank), version, attempt, options);
   const fs::path staging = folder.file().parent_path();
   WC_RETURN_IF_ERROR(MakeFolders(staging, options.sync));
@@ -127,7 +127,7 @@ Result<bool> VersionFolder::Commit() {
   if (!StandsAt(file().parent_path())) return OutcomeOfOthers();
   if (faccessat(folder_.get(), name.c_str(), F_OK, 0) != 0)
     return Status(Code::kInvalidArgument,
-                  StrCat(file().native(), " has not been written; finish it before it is published"));
+                  StrCat(file().native(), " has not been written; write the whole file before Commit"));
   if (options_.sync) WC_RETURN_IF_ERROR(SyncFile(folder_.get(), file().parent_path()));
   committed_ = true;
   if (!AllRanksThere()) return false;

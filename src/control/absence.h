@@ -35,7 +35,8 @@ class Absence {
     const double seconds = std::round(Seconds(Clock::now() - *since_) * 10) / 10;
     return {Code::kUnavailable,
             StrCat("no controller for ", seconds,
-                   " s; start it, or check its address (setting controller); last error: ", why_.message())};
+                   " s; start the controller, or correct its address in setting controller; last error: ",
+                   why_.message())};
   }
 
  private:

@@ -78,7 +78,8 @@ void CommandRule::OnMessage(const Group& group, const protocol::WorkerMessage& m
   }
   const Status reason(
       Code::kProtocol,
-      StrCat(name, " sent a message that its role does not send; use the same weightcast on all hosts"));
+      StrCat(name, " sent ", protocol::NameOf(message),
+             ", a message that its role does not send; use the same weightcast on all hosts"));
   out_.Add(control::Refuse{session, reason});
   Lose(group, reason);
 }
@@ -133,10 +134,10 @@ Status CommandRule::Overdue(const Group& group) const {
 Status CommandRule::TimedOut(const Group& group) {
   LastCommand& order = state_.orders.Edit(group.id);
   order.overdue = true;
-  const Status reason(Code::kTimedOut, StrCat("the control of engine ", group.name,
-                                              " has not answered: ", protocol::NameOf(order.command), " (",
-                                              Seconds(config_.commit_timeout),
-                                              " s, commit_timeout); see the log of the engine's front end"));
+  const Status reason(Code::kTimedOut,
+                      StrCat("the control of engine ", group.name, " has not answered: ",
+                             protocol::NameOf(order.command), " (", Seconds(config_.commit_timeout),
+                             " s, setting commit_timeout); see the log of the engine's front end"));
   SetLastError(group, reason);
   out_.Log(LogLevel::kWarning, reason.message());
   return reason;

@@ -13,21 +13,22 @@ struct Missing {
   std::string_view text;
 };
 constexpr std::string_view kNotInWait =
-    " has not switched; let its engine call receive() or wait(), or raise grant_timeout and commit_timeout";
+    " has not switched; let its engine call receive() or wait(), or raise settings grant_timeout and "
+    "commit_timeout";
 constexpr Missing kNotHandedOn{RankStep::kGranted,
                                " has not handed on the last group that it received; let its engine call "
-                               "receive_group() until the last, or raise commit_timeout"};
+                               "receive_group() until the last, or raise setting commit_timeout"};
 // By EngineStep.
 constexpr Missing kMissing[] = {
     {RankStep::kReady, " has not got its bytes from another holder; see its log"},
     {RankStep::kAsked, ""},
     {RankStep::kGranted,
-     " has not granted the update; let its engine call begin() or wait(), or raise grant_timeout"},
+     " has not granted the update; let its engine call begin() or wait(), or raise setting grant_timeout"},
     {RankStep::kGranted, ""},
     {RankStep::kReady, " has not received every byte; see its log, and the network to it"},
     {RankStep::kReady, ""},
     {RankStep::kAsked, ""},
-    {RankStep::kCommitted, " has not switched; call receive() and finish(), or raise commit_timeout"},
+    {RankStep::kCommitted, " has not switched; call receive() and finish(), or raise setting commit_timeout"},
     {RankStep::kAsked, ""},
     {RankStep::kServing, " has not said that it serves the version; check that it runs, and see its log"}};
 

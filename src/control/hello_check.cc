@@ -21,13 +21,15 @@ Status CheckHello(const MachineConfig& config, const Roster& roster, const Runs&
   WC_RETURN_IF_ERROR(runs.Check(hello.newest));
   const bool trainer = hello.name.role == protocol::Role::kTrainer;
   if (trainer != hello.name.engine.empty())
-    return {Code::kInvalidArgument, trainer
-                                        ? "a trainer was given an engine's name; give it none"
-                                        : "an inference rank was given no name of its engine; set engine"};
+    return {Code::kInvalidArgument,
+            trainer ? StrCat(protocol::ToString(hello.name), " was given the engine name '",
+                             hello.name.engine, "'; leave the option engine out")
+                    : StrCat("inference rank ", hello.name.rank,
+                             " was given no name of its engine; give one in the option engine")};
   if (hello.world_size == 0 || hello.world_size > kMaxWorldSize)
     return {Code::kInvalidArgument,
-            StrCat("a world size of ", hello.world_size,
-                   " is not possible; give the number of ranks, from 1 to ", kMaxWorldSize)};
+            StrCat("the world_size of ", protocol::ToString(hello.name), " is ", hello.world_size,
+                   "; it must be an integer in [1, ", kMaxWorldSize, "]")};
   if (hello.name.role == protocol::Role::kControl)
     return hello.world_size == 1 && hello.name.rank == 0
                ? Status::Ok()
@@ -35,13 +37,13 @@ Status CheckHello(const MachineConfig& config, const Roster& roster, const Runs&
                         StrCat(protocol::ToString(hello.name), " has rank ", hello.name.rank, " of ",
                                hello.world_size, "; an EngineControl must be rank 0 of 1: give it no other"));
   if (hello.name.rank >= hello.world_size)
-    return {Code::kInvalidArgument, StrCat(protocol::ToString(hello.name), " is not among 0 .. ",
-                                           hello.world_size - 1, ": the world size is ", hello.world_size,
-                                           "; give it a rank from 0 on, or correct world_size")};
+    return {Code::kInvalidArgument,
+            StrCat(protocol::ToString(hello.name), ": rank must be an integer in [0, ", hello.world_size - 1,
+                   "], because world_size is ", hello.world_size, "; correct rank or world_size")};
   const Group* group = roster.Named(hello.name.engine);
   if (group != nullptr && group->members != 0 && group->world_size != hello.world_size)
     return {Code::kInvalidArgument,
-            StrCat(protocol::ToString(hello.name), " gives a world size of ", hello.world_size, " for ",
+            StrCat(protocol::ToString(hello.name), " gives world_size ", hello.world_size, " for ",
                    TextOf(*group), "; those already here say ", group->world_size, ": give all the same")};
   return Status::Ok();
 }

@@ -129,7 +129,8 @@ void Machine::On(const MessageReceived& event) {
   if (const Group* group = ControlledBy(event.session)) {
     command_rule_.OnMessage(*group, event.message);
   } else if (const Worker* worker = roster_.Find(event.session)) {
-    if (!OnMessage(*worker, event.message)) membership_.RefuseMessage(*worker);
+    if (!OnMessage(*worker, event.message))
+      membership_.RefuseMessage(*worker, protocol::NameOf(event.message));
   } else {
     return;
   }

@@ -209,11 +209,11 @@ void MembershipRule::OnLeave(const Worker& worker) {
   Lose(session, reason);
 }
 
-void MembershipRule::RefuseMessage(const Worker& worker) {
+void MembershipRule::RefuseMessage(const Worker& worker, std::string_view message) {
   Refuse(worker.session,
          {Code::kProtocol,
-          StrCat(TextOf(roster_, worker),
-                 " sent a message that its role does not send; use the same weightcast on all hosts")});
+          StrCat(TextOf(roster_, worker), " sent ", message,
+                 ", a message that its role does not send; use the same weightcast on all hosts")});
 }
 
 // --- The time to become whole ---------------------------------------------------------------------------
@@ -260,10 +260,11 @@ void MembershipRule::ArmJoinTimers() {
 }
 
 Status MembershipRule::WhyStillWaiting(const Group& group) const {
-  const std::string limit = StrCat(" within ", Seconds(config_.join_timeout), " s (join_timeout)");
+  const std::string limit = StrCat(" within ", Seconds(config_.join_timeout), " s (setting join_timeout)");
   if (!IsComplete(group))
-    return {Code::kTimedOut, StrCat("missing: ", MissingMembers(group), " of ", group.world_size,
-                                    " did not join", limit, "; start it or correct the world size")};
+    return {Code::kTimedOut,
+            StrCat("missing: ", MissingMembers(group), " of ", group.world_size, " did not join", limit,
+                   "; start what is missing, or correct world_size")};
   for (const SessionId session : roster_.MembersOf(group)) {
     const Worker& worker = *roster_.Find(session);
     if (!(worker.registered && (group.id == kTrainers || worker.landed)))
@@ -277,10 +278,10 @@ Status MembershipRule::WhyStillWaiting(const Group& group) const {
   const Group& trainers = roster_.trainers();
   if (trainers.world_size == 0 || trainers.members == 0)
     return {Code::kTimedOut, StrCat("no trainer has joined", limit, "; start the trainers")};
-  return {Code::kTimedOut,
-          IsComplete(trainers)
-              ? StrCat("the trainers have not registered their tensors", limit, "; see their logs")
-              : StrCat("missing: ", MissingMembers(trainers), " did not join", limit, "; start it")};
+  return {Code::kTimedOut, IsComplete(trainers) ? StrCat("the trainers have not registered their tensors",
+                                                         limit, "; see their logs")
+                                                : StrCat("missing: ", MissingMembers(trainers),
+                                                         " did not join", limit, "; start what is missing")};
 }
 
 Status MembershipRule::WhyNoPlan(const std::string& limit) const {
@@ -290,9 +291,9 @@ Status MembershipRule::WhyNoPlan(const std::string& limit) const {
       engines += StrCat(engines.empty() ? "; missing: " : "; ", MissingMembers(engine));
   const Status& lost = state_.engine_loss;
   return {Code::kTimedOut,
-          StrCat("no plan: fewer than ", config_.min_engines, " engines have all their ranks", limit,
-                 engines.empty() ? "; start the inference side" : engines,
-                 lost.ok() ? "" : StrCat("; the last: ", lost.message()))};
+          StrCat("no plan: fewer than ", config_.min_engines, " engines have all their ranks", limit, engines,
+                 "; start the inference ranks, or lower setting min_engines",
+                 lost.ok() ? "" : StrCat("; the last engine was lost: ", lost.message()))};
 }
 
 void MembershipRule::OnJoinTimer(GroupId id) {

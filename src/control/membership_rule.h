@@ -27,7 +27,7 @@ class MembershipRule final : public Membership, private Rule {
   void OnGone(const Worker& worker, const Status& reason);
   void OnLeave(const Worker& worker);
   /// Its role does not send such a message.
-  void RefuseMessage(const Worker& worker);
+  void RefuseMessage(const Worker& worker, std::string_view message);
   void OnRegister(const Worker& worker, const protocol::Register& message);
   void OnLandingMap(const Worker& worker);
   void OnSuspended(const Worker& rank);

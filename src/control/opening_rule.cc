@@ -56,8 +56,8 @@ Status OpeningRule::WhyFencing(const Group& group) const {
     return {Code::kFenced,
             StrCat(TextOf(roster_, worker), " still waits for the end of a write of ",
                    protocol::ToString(*worker.fencing),
-                   ": the writer is stopped or unreachable; the log of this rank names it: end "
-                   "that process, or let it continue")};
+                   ": the writer is stopped or unreachable; end the process that the log of this rank "
+                   "names, or let it continue")};
   }
   return Status::Ok();
 }

@@ -16,7 +16,7 @@ constexpr size_t kMostOverhead = size_t{1} << 20;
 
 constexpr std::string_view kFewerShards = "register fewer and larger shards per rank";
 constexpr std::string_view kShareTables =
-    "register fewer and larger shards per rank, or set tables to a folder that all hosts share";
+    "register fewer and larger shards per rank, or name a folder that all hosts share in setting tables";
 constexpr std::string_view kFewerEngines =
     "ask for one model or update, or let several controllers share the engines";
 
@@ -68,7 +68,8 @@ Result<std::string> Unpack(EncodedMessage message) {
 
 Result<std::optional<EncodedMessage>> Assembler::Add(PartKind kind, std::string body) {
   if (kind == PartKind::kWhole && !pieces_.empty())
-    return Status(Code::kProtocol, "a message begins inside another; use the same weightcast on all hosts");
+    return Status(Code::kProtocol,
+                  "a whole message came between the pieces of another; use the same weightcast on all hosts");
   bytes_ += body.size() + sizeof(std::string);
   if (bytes_ > protocol::kMaxMessageBytes + kMostOverhead)
     return Status(Code::kProtocol,

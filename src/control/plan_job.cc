@@ -104,8 +104,8 @@ Status CheckGroups(const std::vector<PlanMember>& engine) {
     if (rank.registration->parts != first.registration->parts)
       return {Code::kInvalidArgument,
               StrCat(protocol::ToString(rank.member.name), " registered ", rank.registration->parts,
-                     " groups, and rank ", first.member.name.rank, " ", first.registration->parts,
-                     "; give all ranks of an engine the same number")};
+                     " groups of tensors, but rank ", first.member.name.rank, " registered ",
+                     first.registration->parts, "; give all ranks of an engine the same number")};
   }
   return Status::Ok();
 }

@@ -311,7 +311,7 @@ void PlanRule::OnPrepareTimer() {
   Blame(*late,
         {Code::kTimedOut,
          StrCat(TextOf(roster_, *late), " has not made its connections within ", Seconds(config_.timeout),
-                " s (timeout); see its log, and the firewall between the hosts")},
+                " s (setting timeout); see its log, and the firewall between the hosts")},
         /*may_pass=*/false);
 }
 

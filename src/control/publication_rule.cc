@@ -203,7 +203,7 @@ void PublicationRule::OnCatchUpTimer() {
   state_.catch_up_timer = false;
   if (rules_.updates->open() || CommonOffer(roster_) >= 0) return;
   const Status reason(Code::kTimedOut, StrCat(Disagreement(), " within ", Seconds(config_.timeout),
-                                              " s (timeout); see the log of who is missing"));
+                                              " s (setting timeout); see the log of that trainer"));
   rules_.last_error = reason;
   out_.Log(LogLevel::kError, reason.message());
   FailWaiting(reason, true);

@@ -225,10 +225,11 @@ Receiver* RankRule::InTurn(const Worker& worker, const protocol::UpdateId& updat
   const uint32_t of = part.value_or(engine.part);
   if (rank->step == step && of == engine.part) return rank;
   if (of < engine.part || (rank->step > step && of == engine.part)) return nullptr;  // A repetition.
-  rules_.engines->Out(worker.group,
-                      {Code::kProtocol, StrCat(TextOf(roster_, worker), " said ", what,
-                                               " out of turn; use the same weightcast on all hosts")},
-                      &worker);
+  rules_.engines->Out(
+      worker.group,
+      {Code::kProtocol, StrCat(TextOf(roster_, worker), " sent ", what, " for ", protocol::ToString(update),
+                               ", part ", of, ", out of order; use the same weightcast on all hosts")},
+      &worker);
   return nullptr;
 }
 
@@ -314,7 +315,7 @@ void RankRule::OnServing(const Worker& worker, const protocol::Serving& message)
   rules_.membership->Refuse(
       worker.session,
       {Code::kProtocol,
-       StrCat(TextOf(roster_, worker), " says that it serves version ", ToString(message.version),
+       StrCat(TextOf(roster_, worker), " has said that it serves version ", ToString(message.version),
               ", which the controller did not order; use the same weightcast on all hosts")});
 }
 
@@ -346,7 +347,7 @@ void RankRule::OnAborted(const Worker& worker, const protocol::Aborted& message)
     } else {
       rules_.engines->Out(
           worker.group,
-          {Code::kUnavailable, StrCat(TextOf(roster_, worker), " gave the update up; see its log")}, &worker,
+          {Code::kUnavailable, StrCat(TextOf(roster_, worker), " gave up the update; see its log")}, &worker,
           worker.session);
     }
   }

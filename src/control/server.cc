@@ -29,7 +29,7 @@ Status CheckReach(const HostPort& listen, const control::Token& token) {
     if (!address.IsLoopback())
       return {Code::kPermission,
               StrCat("without a job token the controller listens on loopback only, not on ", address.Host(),
-                     "; give controller and workers the same WEIGHTCAST_TOKEN or token_file")};
+                     "; give controller and workers the same WEIGHTCAST_TOKEN or setting token_file")};
   }
   return Status::Ok();
 }

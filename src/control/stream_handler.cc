@@ -46,7 +46,8 @@ Status CheckWorker(const stream::Member& proven, const protocol::Hello& hello) {
   const protocol::WorkerName& name = hello.name;
   if (hello.model.empty())
     return {Code::kInvalidArgument,
-            StrCat(protocol::ToString(name), " has joined without the name of its model; set model")};
+            StrCat(protocol::ToString(name),
+                   " has joined without the name of its model; give one in the option model")};
   if (!stream::Covers(proven, MemberOf(name)))
     return {Code::kPermission,
             StrCat("its token is for ", stream::MemberText(proven), ", and this process is ",
@@ -97,9 +98,11 @@ void StreamHandler::OnHello(const WorkerStreamPtr& stream, const Incoming& incom
   if (Session* known = sessions_.FindResumable(incoming, hello)) return Resume(*known, stream);
   Model* model = executor_.ModelFor(hello.model);
   if (model == nullptr)
-    return sessions_.RefuseStream(stream, hello,
-                                  {Code::kExhausted, StrCat("this controller serves ", protocol::kMaxModels,
-                                                            " models already; use another for more")});
+    return sessions_.RefuseStream(
+        stream, hello,
+        {Code::kExhausted,
+         StrCat("this controller serves ", protocol::kMaxModels,
+                " models already, the most that it may; use another controller for this model")});
   const SessionId id = sessions_.Add(*model, hello, stream).id;
   executor_.Apply(*model, Attached{id, hello});
 }
@@ -147,13 +150,13 @@ void StreamHandler::Handle(Session& session, Incoming& incoming) {
   messages_in_.Add();
   if (!session.link->Acknowledge(incoming.acknowledged))
     return executor_.EndForProtocolError(
-        session.id, {Code::kProtocol,
-                     "it acknowledged a message that was not sent; use the same weightcast on all hosts"});
+        session.id, {Code::kProtocol, StrCat("it acknowledged message ", incoming.acknowledged,
+                                             ", which was not sent; use the same weightcast on all hosts")});
   if (std::holds_alternative<protocol::Heartbeat>(incoming.message)) return;
   bool duplicate = false;
   if (!session.link->Receive(incoming.number, duplicate))
     return executor_.EndForProtocolError(
-        session.id, {Code::kProtocol, StrCat("message ", incoming.number,
+        session.id, {Code::kProtocol, StrCat("its message ", incoming.number,
                                              " came out of order; use the same weightcast on all hosts")});
   if (duplicate) return;
   Model& model = *session.model;

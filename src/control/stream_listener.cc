@@ -183,7 +183,7 @@ class StreamListener final : public Listener {
     const size_t open = workers_.size() + observers_.size();
     const bool watches = stream->member().role == stream::Role::kObserver;
     if (open >= (watches ? most_ - most_ / 4 : most_))
-      return Refuse(stream, watches);  // The last are for workers.
+      return Refuse(stream, watches, open);  // The last are for workers.
     if (watches) {
       const auto one = std::make_shared<Observer>(std::move(server), stream);
       observers_.emplace(stream.get(), one);
@@ -194,10 +194,11 @@ class StreamListener final : public Listener {
     options_.handlers.on_open(one);
   }
 
-  void Refuse(const ServerStreamPtr& stream, bool watches) const {
-    const Status reason(Code::kExhausted, StrCat(watches ? "too many watch this controller already"
-                                                         : "this controller has too many streams",
-                                                 "; raise its limit of open files (ulimit -n)"));
+  void Refuse(const ServerStreamPtr& stream, bool watches, size_t open) const {
+    const Status reason(
+        Code::kExhausted,
+        StrCat("this controller has ", open, " streams already, too many for another ",
+               watches ? "observer" : "worker", "; raise its limit of open files (ulimit -n)"));
     WC_LOG_LIMITED(kWarning, "refused a process at ", stream->peer(), ": ", reason.message());
     stream->Close(reason);
   }
@@ -222,7 +223,10 @@ class StreamListener final : public Listener {
              std::string body) const {
     WC_ASSIGN_OR_RETURN(const Opened opened, OpenEnvelope(std::move(body)));
     if (opened.envelope != Envelope{})
-      return {Code::kProtocol, "an observer's question came in pieces; use the same weightcast on all hosts"};
+      return {Code::kProtocol,
+              StrCat("an observer's question must be one message without a number, not number ",
+                     opened.envelope.number, " of kind ", static_cast<int>(opened.envelope.kind),
+                     "; use the same weightcast on all hosts")};
     WC_ASSIGN_OR_RETURN(auto question, protocol::DecodeObserverMessage(opened.part));
     stream->Pause();
     options_.handlers.on_ask(observer, std::move(question));

@@ -28,7 +28,7 @@ constexpr std::string_view kTokenName = "/token";
 
 Status Unreadable(const std::string& path, int error) {
   return {Code::kInvalidArgument, StrCat("cannot read the job token in ", path, ": ", ErrnoText(error),
-                                         "; set WEIGHTCAST_TOKEN or token_file")};
+                                         "; set WEIGHTCAST_TOKEN or setting token_file")};
 }
 
 Result<std::string> ReadAll(int fd, const std::string& path) {
@@ -43,7 +43,8 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
   }
   if (size > kMaxTokenBytes)
     return Status(Code::kInvalidArgument,
-                  StrCat(path, " is too long for a job token; make one with `openssl rand -hex 32`"));
+                  StrCat(path, " has more than ", kMaxTokenBytes,
+                         " bytes, too many for a job token; make one with `openssl rand -hex 32`"));
   text.resize(size);
   return stream::CheckTokenText(std::move(text), path);
 }
@@ -52,7 +53,7 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
 Status CheckPrivate(const struct stat& info, const std::string& path, mode_t forbidden) {
   if (info.st_uid != ::geteuid())
     return {Code::kPermission, StrCat(path, " belongs to user ", info.st_uid, ", not to you (", ::geteuid(),
-                                      "); remove it, or set WEIGHTCAST_TOKEN or token_file")};
+                                      "); remove it, or set WEIGHTCAST_TOKEN or setting token_file")};
   if ((info.st_mode & forbidden) != 0)
     return {Code::kPermission, StrCat("other users have access to ", path, "; run: chmod go-rwx ", path)};
   return Status::Ok();
@@ -65,7 +66,7 @@ Result<std::string> ReadConfigured(const std::string& path) {
   if (::fstat(fd.get(), &info) != 0) return Unreadable(path, errno);
   if (!S_ISREG(info.st_mode))
     return Status(Code::kInvalidArgument,
-                  StrCat(path, " is not a regular file with a job token; name one in token_file"));
+                  StrCat(path, " is not a regular file with a job token; name one in setting token_file"));
   if ((info.st_mode & (S_IWGRP | S_IWOTH | S_IROTH)) != 0)
     return Status(Code::kPermission, StrCat("other users can read or write the job token in ", path,
                                             "; run: chmod go-rwx ", path));
@@ -76,11 +77,12 @@ Result<std::string> ReadConfigured(const std::string& path) {
 Result<UniqueFd> OpenFolder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return Status(Code::kPermission, StrCat("cannot make ", path, " for the job token: ", ErrnoText(errno),
-                                            "; set WEIGHTCAST_TOKEN or token_file"));
+                                            "; set WEIGHTCAST_TOKEN or setting token_file"));
   UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid())
-    return Status(Code::kPermission, StrCat(path, " is not a folder of yours: ", ErrnoText(errno),
-                                            "; set WEIGHTCAST_TOKEN or token_file"));
+    return Status(Code::kPermission,
+                  StrCat("cannot open the folder ", path, " for the job token: ", ErrnoText(errno),
+                         "; set WEIGHTCAST_TOKEN or setting token_file"));
   struct stat info{};
   if (::fstat(folder.get(), &info) != 0) return Unreadable(path, errno);
   WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
@@ -93,7 +95,7 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
     if (put < 0 && errno == EINTR) continue;
     if (put < 0)
       return {Code::kExhausted, StrCat("cannot write ", path, ": ", ErrnoText(errno),
-                                       "; make room there, or set WEIGHTCAST_TOKEN or token_file")};
+                                       "; make room there, or set WEIGHTCAST_TOKEN or setting token_file")};
     bytes.remove_prefix(static_cast<size_t>(put));
   }
   return Status::Ok();
@@ -110,12 +112,12 @@ Status Publish(const UniqueFd& folder, const std::string& path) {
       ::openat(folder.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid())
     return {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno),
-                                      "; set WEIGHTCAST_TOKEN or token_file")};
+                                      "; set WEIGHTCAST_TOKEN or setting token_file")};
   Status status = WriteAll(file.get(), secret + "\n", path);
   if (status.ok() && ::linkat(folder.get(), temporary.c_str(), folder.get(), "token", 0) != 0 &&
       errno != EEXIST)
     status = {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno),
-                                        "; set WEIGHTCAST_TOKEN or token_file")};
+                                        "; set WEIGHTCAST_TOKEN or setting token_file")};
   ::unlinkat(folder.get(), temporary.c_str(), 0);
   return status;
 }
@@ -128,7 +130,7 @@ Result<std::string> ReadOwn(const UniqueFd& folder, const std::string& path) {
   struct stat info{};
   if (::fstat(file.get(), &info) != 0) return Unreadable(path, errno);
   if (!S_ISREG(info.st_mode))
-    return Status(Code::kPermission, StrCat(path, " is not a plain file; remove it"));
+    return Status(Code::kPermission, StrCat(path, " is not a regular file with a job token; remove it"));
   WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
   return ReadAll(file.get(), path);
 }
@@ -142,7 +144,8 @@ Result<std::string> ReadOrMake(const std::string& folder_path) {
     WC_RETURN_IF_ERROR(Publish(folder, path));
   }
   return Status(Code::kPermission,
-                StrCat(path, " vanishes as soon as it is written; set WEIGHTCAST_TOKEN or token_file"));
+                StrCat(path, " was removed each of ", kAttempts,
+                       " times that it was written; set WEIGHTCAST_TOKEN or setting token_file"));
 }
 
 /// $XDG_CACHE_HOME or ~/.cache, where no other user can make anything; made if it is not there.
@@ -195,7 +198,7 @@ Result<stream::MasterToken> Token::Master() const {
   if (const auto* master = std::get_if<stream::MasterToken>(&keys_)) return *master;
   return Status(Code::kPermission, StrCat("a role token is in ", origin_,
                                           "; this needs the job's master token, from which it was made: set "
-                                          "WEIGHTCAST_TOKEN or token_file to that"));
+                                          "WEIGHTCAST_TOKEN or setting token_file to that"));
 }
 
 Result<stream::RoleToken> Token::ForWorker(const stream::Member& member) const {

@@ -99,7 +99,7 @@ protocol::Done MakeDone(const MachineConfig& config, const Roster& roster, const
   if (!done.met_policy && done.reason.ok())
     done.reason = {
         Code::kUnavailable,
-        "no engine took part: none has joined, or all failed or were late; weightcast info shows them"};
+        "no engine took part: none has joined, or all failed or were late; `weightcast info` shows them"};
   ListRows(roster, report, done);
   return done;
 }

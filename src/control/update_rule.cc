@@ -220,8 +220,8 @@ void UpdateRule::BeginAgain(const Worker& worker, std::string_view what) {
   const bool gone =
       update.fresh && protocol::VersionOf(rules_.runs->run(), CommonOffer(roster_)) != update.version;
   if (update.started || gone) {
-    rules_.engines->Out(worker.group, {Code::kUnavailable, text + "; it takes part in the next update"},
-                        &worker);
+    rules_.engines->Out(worker.group,
+                        {Code::kUnavailable, text + "; the engine takes part in the next update"}, &worker);
     return;
   }
   out_.Log(LogLevel::kInfo, protocol::ToString(update.id), " begins again: ", text);

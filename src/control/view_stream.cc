@@ -60,7 +60,7 @@ class ObserverStream final : public ViewStream {
           if (auto* wanted = std::get_if<T>(&message)) return std::move(*wanted);
           if (!std::holds_alternative<protocol::ClusterView>(message))
             return Status(Code::kProtocol,
-                          StrCat("the controller answered with ", protocol::NameOf(message),
+                          StrCat("the controller at ", address_, " answered with ", protocol::NameOf(message),
                                  ", which was not asked for; use the same weightcast on all hosts"));
           break;
         }

@@ -15,9 +15,10 @@ std::string Shown(std::string_view name) {
   return shown;
 }
 
-Status CheckName(std::string_view name) {
+Status CheckName(std::string_view name, const Shape& shape) {
   if (name.empty())
-    return {Code::kInvalidArgument, "one of the tensors has an empty name; give every one a name"};
+    return {Code::kInvalidArgument,
+            StrCat("a tensor of shape ", ToString(shape), " has an empty name; give every tensor a name")};
   if (name.size() > kMaxNameBytes) {
     return {Code::kInvalidArgument, StrCat("the tensor name that begins '", name.substr(0, 64), "' has ",
                                            name.size(), " bytes; shorten it to at most ", kMaxNameBytes)};
@@ -34,7 +35,7 @@ Status CheckName(std::string_view name) {
 }  // namespace
 
 Status CheckTensor(const TensorInfo& tensor) {
-  WC_RETURN_IF_ERROR(CheckName(tensor.name));
+  WC_RETURN_IF_ERROR(CheckName(tensor.name, tensor.shape));
   const auto bad = [&](std::string_view what) {
     return Status(Code::kInvalidArgument, StrCat("tensor '", tensor.name, "': ", what));
   };
@@ -70,7 +71,7 @@ Status CheckBox(const Box& box, const TensorInfo& tensor) {
       continue;
     return {Code::kInvalidArgument,
             StrCat("tensor '", tensor.name, "': the box with offset ", ToString(box.offset), " and size ",
-                   ToString(box.size), " leaves the shape ", ToString(tensor.shape),
+                   ToString(box.size), " is not inside the shape ", ToString(tensor.shape),
                    "; correct offset and size")};
   }
   return Status::Ok();

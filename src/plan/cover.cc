@@ -176,8 +176,9 @@ Status CheckCover(const TensorInfo& tensor, std::span<const int> ranks, std::spa
   const int64_t wanted = weightcast::ElementsOf(tensor.shape);
   if (wanted == 0) return Status::Ok();
   if (ranks.empty()) {
-    return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' ", ToString(tensor.shape),
-                                           ": no rank holds any of it; register it or declare it not sent")};
+    return {Code::kInvalidArgument,
+            StrCat("tensor '", tensor.name, "' ", ToString(tensor.shape),
+                   ": no rank holds any of it; register the tensor or declare it not sent")};
   }
   WC_RETURN_IF_ERROR(CheckCopies(tensor, ranks, coords));
   const int dims = static_cast<int>(tensor.shape.size());

@@ -246,7 +246,8 @@ Result<Layout> JoinEngines(std::span<const Layout> engines) {
     shift.push_back(shift.back() + engine.ranks());
     if (shift.back() > kMaxRanks)
       return Status(Code::kInvalidArgument,
-                    StrCat("the engines have more than ", kMaxRanks, " ranks together; use fewer engines"));
+                    StrCat("the first ", e + 1, " engines have ", shift.back(), " ranks together; at most ",
+                           kMaxRanks, " are allowed: use fewer engines"));
   }
   LayoutAssembler out;
   for (const Places& places : tensors) {

@@ -210,9 +210,10 @@ Result<Layout> TpLayout(std::span<const TensorInfo> tensors, int ranks, int engi
   };
   WC_ASSIGN_OR_RETURN(Layout engine, LayoutByPattern(tensors, ranks, pattern_of));
   if (engines < 1)
-    return Status(Code::kInvalidArgument, StrCat(engines, " engines were asked for; give at least one"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("the number of engines is ", engines, "; it must be an integer of at least 1"));
   if (engines > kMaxRanks / ranks)
-    return Status(Code::kInvalidArgument, StrCat(engines, " engines of ", ranks, " ranks; give at most ",
+    return Status(Code::kInvalidArgument, StrCat(engines, " engines of ", ranks, " ranks each; give at most ",
                                                  kMaxRanks, " ranks together"));
   return JoinEngines(std::vector<Layout>(static_cast<size_t>(engines), engine));
 }

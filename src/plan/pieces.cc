@@ -169,7 +169,9 @@ Status Cutter::CutBox(const int64_t* box, Geometry& geometry) {
   });
   std::sort(hits_.begin(), hits_.end());
   if (out_.coords.size() + hits_.size() * 2 * kMaxDims > kMaxCoords)
-    return {Code::kExhausted, "the plan has more boxes than a table can hold; plan for fewer ranks at once"};
+    return {Code::kExhausted,
+            StrCat("the plan has more than ", kMaxCoords / (2 * kMaxDims),
+                   " boxes, the most that it can hold; use fewer engines or larger shards")};
   found_ = 0;
   for (const int hit : hits_) {
     geometry.cuts.push_back(CutSource(hit));
@@ -290,8 +292,9 @@ Status Collector::AddPieces(uint32_t link, const Destinations& destinations, con
       total_bytes_ += cut.bytes;
     }
     if (routes_ > kMaxPieces || total_bytes_ > kMaxPlanBytes)
-      return {Code::kExhausted,
-              "the plan has more routes or bytes than a table can hold; plan for fewer ranks at once"};
+      return {Code::kExhausted, StrCat("the plan has over ", routes_, " routes for over ", total_bytes_,
+                                       " bytes; at most ", kMaxPieces, " routes and ", kMaxPlanBytes,
+                                       " bytes fit: use fewer engines or larger shards")};
   }
   return Status::Ok();
 }
@@ -306,11 +309,11 @@ Status Collector::TooLarge() const {
   return {
       Code::kExhausted,
       StrCat("a plan from ", trainers_.ranks(), " ranks to ", inference_.ranks(), " has ", routes_,
-             " routes for ", HumanBytes(static_cast<double>(total_bytes_)), " and takes about ",
-             HumanBytes(static_cast<double>(MemoryWanted())), " of memory to make, where ",
+             " routes for ", HumanBytes(static_cast<double>(total_bytes_)), "; making it takes about ",
+             HumanBytes(static_cast<double>(MemoryWanted())), " of memory, and ",
              HumanBytes(static_cast<double>(memory_)),
-             " may be used (plan_memory; if 0, half of what is available); raise it, or use fewer engines or "
-             "larger shards")};
+             " are allowed (setting plan_memory; if 0, half of what is available); raise plan_memory, or use "
+             "fewer engines or larger shards")};
 }
 
 Status Collector::CollectLink(uint32_t link) {

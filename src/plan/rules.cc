@@ -67,7 +67,9 @@ class Matcher {
 Result<std::vector<std::string_view>> PlaceholdersOf(std::string_view pattern) {
   if (pattern.empty()) return Status(Code::kInvalidArgument, "a name in the rules is empty; write one");
   if (pattern.size() > 1024)
-    return Status(Code::kInvalidArgument, "a name in the rules has more than 1024 bytes; shorten it");
+    return Status(Code::kInvalidArgument,
+                  StrCat("the name in the rules that begins '", pattern.substr(0, 64), "' has ",
+                         pattern.size(), " bytes; shorten it to at most 1024"));
   std::vector<std::string_view> found;
   for (size_t at = 0; at < pattern.size();) {
     const size_t length = PlaceholderAt(pattern, at);
@@ -80,7 +82,8 @@ Result<std::vector<std::string_view>> PlaceholdersOf(std::string_view pattern) {
   }
   if (found.size() > static_cast<size_t>(kMaxPlaceholders)) {
     return Status(Code::kInvalidArgument,
-                  StrCat("'", pattern, "' has more than ", kMaxPlaceholders, " placeholders; use fewer"));
+                  StrCat("'", pattern, "' has ", found.size(), " placeholders; at most ", kMaxPlaceholders,
+                         " are allowed"));
   }
   return found;
 }
@@ -106,9 +109,12 @@ Status CheckManySided(std::string_view what, const std::string& one, const std::
     return {Code::kInvalidArgument,
             StrCat(what, " '", one, "' lists ", many.size(), " names; ", at_least, " to 4096 are allowed")};
   if (dim < 0)
-    return {Code::kInvalidArgument, StrCat(what, " '", one, "' has dim ", dim, "; dimensions count from 0")};
-  if (std::set<std::string>(many.begin(), many.end()).size() < many.size())
-    return {Code::kInvalidArgument, StrCat(what, " '", one, "' lists a name twice; list each once")};
+    return {Code::kInvalidArgument,
+            StrCat(what, " '", one, "' has dim ", dim, "; it must be an integer of at least 0")};
+  std::set<std::string_view> names;
+  for (const std::string& name : many)
+    if (!names.insert(name).second)
+      return {Code::kInvalidArgument, StrCat(what, " '", one, "' lists '", name, "' twice; list each once")};
   return CheckNames({one}, many);
 }
 

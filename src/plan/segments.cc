@@ -53,7 +53,7 @@ Status CheckInside(std::string_view side, const Box& shard, const Box& box) {
       box.offset.size() == box.size.size() && Contains(shard, box))
     return Status::Ok();
   return {Code::kOutOfBounds,
-          StrCat("the route's box ", ToString(box), " leaves the ", side, " shard ", ToString(shard),
+          StrCat("the route's box ", ToString(box), " is not inside the ", side, " shard ", ToString(shard),
                  "; run the same release of weightcast everywhere, and register the tensor again")};
 }
 

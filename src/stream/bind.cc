@@ -44,7 +44,7 @@ Result<BoundName> ListenAtAll(const std::vector<SocketAddress>& addresses, uint1
   const std::vector<SocketAddress> usable = Usable(addresses);
   if (usable.empty())
     return Status(Code::kInvalidArgument,
-                  "this host has none of the addresses to listen at; give one of its own as HOST:PORT");
+                  "the host to listen at has no address; give an address of this host as HOST:PORT");
   auto bound = ListenOnce(usable, port);
   for (int attempt = 1;
        attempt < kAttempts && port == 0 && !bound.ok() && bound.status().code() == Code::kUnavailable;

@@ -131,7 +131,8 @@ class Client final : public ClientStream {
         break;
     }
     return Closed(
-        {Code::kProtocol, "the controller sent its proof twice; use the same weightcast on all hosts"});
+        {Code::kProtocol,
+         "the controller proved its key twice on one stream; use the same weightcast on all hosts"});
   }
 
   std::optional<Event> FromFlush() {

@@ -21,13 +21,12 @@ Status ExplainAlert(int alert, std::string_view address) {
     case Alert::kUnknownIdentity:
       return {Code::kPermission, StrCat("the controller at ", address,
                                         " does not know this token: it is of another job; give both the same "
-                                        "WEIGHTCAST_TOKEN or token_file, or check the address")};
+                                        "WEIGHTCAST_TOKEN or setting token_file, or check the address")};
     case Alert::kIllegalParameter:
     case Alert::kDecryptError:
-      return {
-          Code::kPermission,
-          StrCat("the controller at ", address,
-                 " refuses this token: its key is wrong; make the role token again from the job's token")};
+      return {Code::kPermission, StrCat("the controller at ", address,
+                                        " refuses this token: its key is wrong; make the role token again "
+                                        "from the job's token with `weightcast token --role ROLE`")};
     default:
       return NoController(address, StrCat("it refuses TLS as weightcast speaks it (alert ", alert, ")"));
   }

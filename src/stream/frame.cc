@@ -84,13 +84,13 @@ std::string EncodeReason(const Status& reason) {
 Status DecodeReason(std::string_view body) {
   const uint8_t code = body.empty() ? 0 : static_cast<uint8_t>(body.front());
   if (code == 0 || code > static_cast<uint8_t>(Code::kInternal))
-    return {Code::kProtocol,
-            "the other side closed the stream without a code; use the same weightcast on all hosts"};
+    return {Code::kProtocol, StrCat("the other side closed the stream with the unknown code ", int{code},
+                                    "; use the same weightcast on all hosts")};
   const std::string_view text = body.substr(1);
   if (text.size() > kMostReasonBytes || !IsUtf8(text) || !IsPrintable(text))
-    return {Code::kProtocol,
-            "the other side closed the stream with a reason that is malformed; use the same weightcast on "
-            "all hosts"};
+    return {Code::kProtocol, StrCat("the other side closed the stream with a reason of ", text.size(),
+                                    " bytes, which must be printable UTF-8 of at most ", kMostReasonBytes,
+                                    " bytes; use the same weightcast on all hosts")};
   return {static_cast<Code>(code), std::string(text)};
 }
 

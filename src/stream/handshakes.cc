@@ -109,7 +109,7 @@ void Handshakes::Begin(UniqueFd fd) {
 Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   std::array<char, kMostHelloBytes + 1> bytes;
   const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (got <= 0) return {Code::kUnavailable, "it left before it had said who it is; see its log"};
+  if (got <= 0) return {Code::kUnavailable, "it closed the connection before its first message; see its log"};
   const std::string_view sent(bytes.data(), static_cast<size_t>(got));
   WC_ASSIGN_OR_RETURN(const auto hello, ReadClientHello(sent));
   if (!hello)
@@ -131,8 +131,8 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   one.began = Clock::now();
   one.connection->Take(sent);
   if (!one.connection->end().ok())
-    return {Code::kPermission,
-            StrCat("it does not have the key of ", MemberText(one.member), "; give it a token of this job")};
+    return {Code::kPermission, StrCat("it does not have the key of ", MemberText(one.member),
+                                      "; give that process a token of this job")};
   WC_RETURN_IF_ERROR(one.connection->Flush());
   const uint64_t id = next_id_++;
   WC_RETURN_IF_ERROR(poller_.Add(one.connection->fd(), EPOLLIN, id));
@@ -158,7 +158,7 @@ bool Handshakes::Advance(UnderWay& one) {
   const bool established = one.connection->tls().established();
   if (established || (one.connection->end().ok() && one.connection->Flush().ok())) return true;
   LogRefused(one.peer, StrCat("it does not have the key of ", MemberText(one.member), ", or left: ",
-                              one.connection->end().message(), "; give it a token of this job"));
+                              one.connection->end().message(), "; give that process a token of this job"));
   return false;
 }
 

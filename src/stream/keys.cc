@@ -49,7 +49,7 @@ ServerKeys::Judgement ServerKeys::Judge(const ClientHello& hello) const {
                    "its key has a name of no role; use the same weightcast on all hosts");
   if (identity->job != job_)
     return refused(Alert::kUnknownIdentity,
-                   "its token is of another job; give it this job's WEIGHTCAST_TOKEN or token_file");
+                   "its token is of another job; give it this job's WEIGHTCAST_TOKEN or setting token_file");
   return {.identity = std::move(identity)};
 }
 
@@ -61,7 +61,7 @@ Result<ClientKeys> ClientKeysOf(const RoleToken& token, Purpose purpose, uint32_
   if (purpose != Purpose::kControl && purpose != Purpose::kObserve)
     return Status(Code::kInvalidArgument,
                   StrCat("the controller has no stream for '", PurposeName(purpose),
-                         "'; it has those for control and observe: use the same weightcast on all hosts"));
+                         "', only for control and observe; please report this as a bug"));
   WC_ASSIGN_OR_RETURN(Secret key, token.Key(purpose));
   const Member member = purpose == Purpose::kObserve ? Member{.role = Role::kObserver} : token.member();
   const Identity identity{.version = version, .member = member, .job = JobHash(token.controller())};

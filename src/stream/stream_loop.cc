@@ -251,9 +251,10 @@ bool StreamLoop::DeliverFrame(const StreamPtr& stream, Frame frame) {
     case FrameKind::kProof:
       break;
   }
-  Drop(stream,
-       {Code::kProtocol,
-        "a client sent a frame that only the controller sends; use the same weightcast on all hosts"});
+  Drop(
+      stream,
+      {Code::kProtocol,
+       "a client sent a proof frame, which only the controller sends; use the same weightcast on all hosts"});
   return false;
 }
 

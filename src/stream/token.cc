@@ -49,7 +49,7 @@ Result<MasterToken> MasterToken::Parse(std::string_view text) {
   if (RoleToken::IsOne(text))
     return Status(Code::kInvalidArgument,
                   "a role token is given where the job's master token is needed; set WEIGHTCAST_TOKEN or "
-                  "token_file to that of the controller");
+                  "setting token_file to that of the controller");
   if (text.size() > kMostTextBytes)
     return Status(Code::kInvalidArgument, StrCat("the job token has ", text.size(), " bytes, at most ",
                                                  kMostTextBytes, "; make one with `openssl rand -hex 32`"));

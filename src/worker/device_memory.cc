@@ -60,8 +60,8 @@ Status CheckSettings(std::span<const Shard> shards, const Settings& settings) {
   const auto found = std::ranges::find_if(shards, IsOnDevice);
   if (found == shards.end() || settings.checksum == 0) return Status::Ok();
   return {Code::kInvalidArgument,
-          StrCat("tensor ", found->tensor.name, " is memory of device ", found->memory.device,
-                 ", which the setting checksum does not cover; set it to 0, and compare to 1")};
+          StrCat("tensor ", found->tensor.name, " is in memory of GPU ", found->memory.device,
+                 ", which setting checksum does not cover; give checksum 0, and setting compare 1")};
 }
 
 Status CheckPlaces(std::span<const Shard> shards, DeviceMemories& devices) {

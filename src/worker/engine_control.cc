@@ -29,7 +29,8 @@ class EngineControlWorker : public EngineControl {
 
   Status Open(WorkerOptions options) {
     if (options.engine.empty())
-      return {Code::kInvalidArgument, "an EngineControl was made without the name of its engine; set engine"};
+      return {Code::kInvalidArgument,
+              "an EngineControl was made without the name of its engine; give one in the option engine"};
     if (const auto own = options.commit_group.find(options.model); own != options.commit_group.end())
       options.world_size = own->second;  // It has no rank.
     WC_RETURN_IF_ERROR(CommitGroup::Join(options).status());
@@ -73,7 +74,7 @@ class EngineControlWorker : public EngineControl {
     if (end) return *end;
     if (order) return *order;
     return Status(Code::kTimedOut,
-                  "the controller has given no order within the timeout of this call; wait for one again");
+                  "the controller has sent no command within the timeout of this call; wait again");
   }
 
   void Answer(const Order& order, const Status& status) override {

@@ -27,10 +27,11 @@ namespace {
 Status CheckGrouped(const LandingOptions& options, const CommitGroup& group) {
   if (options.on_switch)
     return {Code::kInvalidArgument,
-            "on_switch cannot be used with groups; leave it out, and hand on each group after ReceiveGroup"};
+            "on_switch cannot be used with groups; leave on_switch out, and hand on each group after "
+            "ReceiveGroup"};
   if (!group.model().empty())
     return {Code::kInvalidArgument,
-            "a model of a commit group cannot be received in groups of tensors; set groups to none"};
+            "a model of a commit group cannot be received in groups of tensors; leave groups out"};
   return Status::Ok();
 }
 
@@ -108,8 +109,8 @@ class InferenceWorker final : public Inference {
     if (woken == Woken::kAway) return limits.patience.absence->Told();
     return Status(
         Code::kTimedOut,
-        "not all trainers have registered within the timeout of this call; weightcast info shows who "
-        "is missing");
+        "not all trainers have registered within the timeout of this call; `weightcast info` shows which "
+        "are missing");
   }
 
   Status Suspend(TimePoint deadline) override {
@@ -119,13 +120,15 @@ class InferenceWorker final : public Inference {
     session_->loop().RunAndWait([this] {
       auto& [options, memory] = loop_->registered();
       if (memory == nullptr) return;
-      asleep_ = {.shards = memory->shards(), .options = options, .memory = std::move(memory)};
+      asleep_ = {
+          .shards = memory->shards(), .options = options, .memory = std::move(memory), .unfinished = {}};
       loop_->receiver().Drop();
       loop_->output().Change([](InferenceOutput& output) { output.memory.reset(); });
     });
     if (!asleep_ || asleep_->memory == nullptr) return Status::Ok();
     const Status closed =
         asleep_->memory->Close(std::min(deadline, Clock::now() + 2 * session_->settings().lease));
+    asleep_->unfinished = closed;
     bool kept = false;
     if (!closed.ok() && asleep_->memory->replaceable()) {  // The engine's own memory is free.
       session_->loop().RunAndWait([&] {
@@ -146,10 +149,8 @@ class InferenceWorker final : public Inference {
     WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
     if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended; call suspend before resume"};
     if (asleep_->memory != nullptr)
-      return {
-          Code::kFenced,
-          "the suspension is not complete: a peer that is stopped or unreachable may still write here; end "
-          "that process or let it continue, and call suspend again"};
+      return {Code::kFenced, StrCat("the suspension is not complete; call suspend again before resume: ",
+                                    asleep_->unfinished.message())};
     return RegisterLocked(asleep_->shards, asleep_->options, contents);
   }
 
@@ -158,7 +159,7 @@ class InferenceWorker final : public Inference {
   Result<Version> Receive(TimePoint deadline) override {
     if (const uint32_t parts = Seen(&InferenceOutput::parts); parts > 1)
       return Status(Code::kInvalidArgument,
-                    StrCat("the update comes in ", parts, " groups: call ReceiveGroup for each"));
+                    StrCat("the update comes in ", parts, " groups of tensors; call ReceiveGroup for each"));
     const AnswerCall answer = calls_->Call(ReceiveCalled{}, deadline);
     if (!answer.status.ok()) return answer.status;
     return answer.version;
@@ -186,9 +187,10 @@ class InferenceWorker final : public Inference {
 
   Result<Version> Wait(Version newer_than, TimePoint deadline) override {
     if (Seen(&InferenceOutput::needs_phases))
-      return Status(Code::kInvalidArgument,
-                    "Wait was called with loader landing, but Register was given no on_switch; give it one, "
-                    "or call Begin, Receive and Finish");
+      return Status(
+          Code::kInvalidArgument,
+          "Wait was called with landing 'loader', but Register was given no on_switch; give Register "
+          "an on_switch, or call Begin, Receive and Finish");
     while (true) {
       const Version served = version();
       if (served.number >= 0 && Newer(served, newer_than).value_or(true)) return served;
@@ -210,11 +212,12 @@ class InferenceWorker final : public Inference {
     if (memory->parts() > 1)
       return Status(Code::kInvalidArgument,
                     "the registered memory may hold several groups one after the other, so it has no digest; "
-                    "set groups to none for that");
+                    "leave groups out to have one");
     if (memory->Has(LandingMode::kLoader))
-      return Status(Code::kInvalidArgument,
-                    "the registered memory is a loader's, not the live tensors, so it has no digest; use "
-                    "another landing for that");
+      return Status(
+          Code::kInvalidArgument,
+          "with landing 'loader' the registered memory is not the live tensors, so it has no digest; "
+          "use another landing to have one");
     return DigestsOf(memory->shards(), /*reader=*/nullptr, memory->devices(), interrupted_);
   }
 
@@ -232,6 +235,7 @@ class InferenceWorker final : public Inference {
     std::vector<Shard> shards;
     LandingOptions options;
     std::shared_ptr<LandingMemory> memory;  ///< Until nobody can write there any more.
+    Status unfinished;                      ///< Why it may still be written.
   };
   template <typename Value>
   Value Seen(Value InferenceOutput::* member) const {

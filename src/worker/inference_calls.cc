@@ -12,8 +12,8 @@ using protocol::Landing;
 void InferenceCalls::operator()(const RegisterCalled& registered) {
   if (s_.ended) return answers_.Answer(s_.end);
   if (s_.step > Step::kRequested || (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)) {
-    return answers_.Answer(
-        {Code::kInvalidArgument, "an update is under way; register between Finish (or Abort) and Begin"});
+    return answers_.Answer({Code::kInvalidArgument,
+                            "an update is under way; call Register between Finish (or Abort) and Begin"});
   }
   if (s_.lent) {
     return answers_.Answer(
@@ -51,7 +51,7 @@ void InferenceCalls::operator()(const RegisterCalled& registered) {
 void InferenceCalls::operator()(const BeginCalled&) {
   if (answers_.RefuseCall()) return;
   if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
-    return answers_.Answer({Code::kInvalidArgument, "Begin was called already; Finish or Abort first"});
+    return answers_.Answer({Code::kInvalidArgument, "Begin was called already; call Finish or Abort first"});
   s_.user = UserPhase::kBegun;
   s_.pending_error = Status::Ok();
   answers_.Answer(Status::Ok());
@@ -63,7 +63,8 @@ void InferenceCalls::operator()(const ReceiveCalled&) {
   if (s_.user == UserPhase::kOutside || s_.user == UserPhase::kFinished)
     return answers_.Answer({Code::kInvalidArgument, "Receive was called without Begin; call Begin first"});
   if (s_.user != UserPhase::kBegun)
-    return answers_.Answer({Code::kInvalidArgument, "Receive has returned already; Finish or Abort"});
+    return answers_.Answer(
+        {Code::kInvalidArgument, "Receive has returned for this update already; call Finish or Abort"});
   s_.call = UserCall::kReceive;
   if (s_.handover == Handover::kDue) return update_.HandOver();
   s_.handover = Handover::kNone;
@@ -97,8 +98,8 @@ void InferenceCalls::operator()(const FinishCalled& finish) {
   // An abort that waits for those who read here answers the call by itself.
   if (s_.user == UserPhase::kReceived) return s_.step == Step::kSwitched ? update_.CommitSwitch() : void();
   if (s_.user != UserPhase::kFinishing)
-    answers_.AnswerError(
-        {Code::kInvalidArgument, "Finish was called without Begin and Receive; call these first"});
+    answers_.AnswerError({Code::kInvalidArgument,
+                          "Finish was called without Begin and Receive; call Begin and Receive first"});
 }
 
 void InferenceCalls::operator()(const AbortCalled&) {
@@ -111,15 +112,15 @@ void InferenceCalls::operator()(const AbortCalled&) {
     s_.user = UserPhase::kOutside;
     return answers_.Answer(Status::Ok());
   }
-  update_.GiveUp(
-      {Code::kCancelled, "the engine aborted the update by calling Abort; it takes part in the next one"});
+  update_.GiveUp({Code::kCancelled,
+                  "the engine aborted the update by calling Abort; the engine takes part in the next one"});
 }
 
 void InferenceCalls::operator()(const SuspendCalled&) {
   if (s_.ended) return answers_.Answer(s_.end);
   if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
     return answers_.Answer(
-        {Code::kInvalidArgument, "an update is under way; suspend between Finish (or Abort) and Begin"});
+        {Code::kInvalidArgument, "an update is under way; call Suspend between Finish (or Abort) and Begin"});
   if (s_.lent)
     return answers_.Answer(
         {Code::kUnavailable,
@@ -127,7 +128,7 @@ void InferenceCalls::operator()(const SuspendCalled&) {
          "after its update"});
   s_.call = UserCall::kSuspend;
   if (s_.step <= Step::kRequested) return update_.Suspend();
-  update_.GiveUp({Code::kCancelled, "the engine was suspended during the update; call resume"});
+  update_.GiveUp({Code::kCancelled, "the engine was suspended during the update; call Resume"});
 }
 
 void InferenceCalls::operator()(const WaitCalled&) {
@@ -135,7 +136,8 @@ void InferenceCalls::operator()(const WaitCalled&) {
   if (s_.parts > 1)
     return answers_.Answer(
         {Code::kInvalidArgument,
-         "Wait cannot hand on several groups; call Begin, ReceiveGroup for each and Finish"});
+         StrCat("Wait cannot receive in ", s_.parts,
+                " groups of tensors; call Begin, ReceiveGroup for each group, and Finish")});
   if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
     return answers_.Answer(
         {Code::kInvalidArgument, "Wait cannot be used between Begin and Finish; call Receive there"});

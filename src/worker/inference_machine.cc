@@ -64,7 +64,7 @@ class InferenceEvents {
     // The controller has left the update at hand; this one begins when that one's memory is fenced.
     s_.next = request;
     update_.LeaveBehind({Code::kCancelled, StrCat(protocol::ToString(s_.update),
-                                                  " was left for a later update; wait for that one")});
+                                                  " was ended for a later update; wait for the later one")});
   }
 
   void operator()(const protocol::Commit& commit) {
@@ -266,12 +266,13 @@ std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent
 }
 
 Status CheckReadable(const InferenceState& state) {
-  if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; resume it first"};
+  if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; call Resume first"};
   if (!state.registered) return {Code::kInvalidArgument, "nothing is registered; call Register first"};
   if (state.user != UserPhase::kOutside && state.user != UserPhase::kFinished)
     return {Code::kInvalidArgument, "an update is under way; call this between Finish (or Abort) and Begin"};
   if (state.served.number < 0)
-    return {Code::kUnavailable, "no version is served here: the live tensors are of none; call Wait first"};
+    return {Code::kUnavailable,
+            "no version is served here: the live tensors may be a mixture of versions; call Wait first"};
   return Status::Ok();
 }
 

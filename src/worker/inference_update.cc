@@ -14,11 +14,11 @@ void UpdateAtHand::Request(const protocol::GrantRequest& request) {
   if (!s_.prepared || request.update.epoch != s_.epoch || request.part != 0) {
     s_.closed = request.update;
     s_.closed_lost = s_.closed_silently = false;
-    const Status reason(
-        Code::kProtocol,
-        StrCat("the controller asked for grants of part ", request.part, " in epoch ", request.update.epoch,
-               ", but this rank is prepared for ", s_.prepared ? StrCat("epoch ", s_.epoch) : "none",
-               "; use the same weightcast on all hosts"));
+    const Status reason(Code::kProtocol,
+                        StrCat("the controller asked for grants of part ", request.part, " in epoch ",
+                               request.update.epoch, ", but this rank is prepared for ",
+                               s_.prepared ? StrCat("part 0 in epoch ", s_.epoch) : "no epoch",
+                               "; use the same weightcast on all hosts"));
     return t_.Send(protocol::Failed{.update = request.update, .reason = reason});
   }
   s_.retried = s_.closed_silently = false;

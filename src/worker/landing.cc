@@ -28,8 +28,9 @@ size_t PaddedBytes(const Shard& shard) {
 bool IsSpare(const Shard& shard) { return !shard.declared && shard.landing == LandingMode::kShadow; }
 
 Status Changed(const Shard& shard) {
-  return {Code::kCorrupt, StrCat("tensor ", shard.tensor.name,
-                                 " changed while it was copied; find out what else writes to it")};
+  return {Code::kCorrupt,
+          StrCat("tensor ", shard.tensor.name,
+                 " changed while it was copied; let nothing else write to it during an update")};
 }
 
 std::string_view NameOf(LandingMode mode) {
@@ -58,10 +59,11 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
   for (Shard& shard : shards) {
     shard.landing = shard.landing.value_or(mode);
     if (parts.count > 1 && IsSpare(shard))
-      return Status(Code::kInvalidArgument,
-                    StrCat("tensor ", shard.tensor.name,
-                           " lands in a spare copy of the whole model (shadow landing), which groups are to "
-                           "avoid; use loader landing"));
+      return Status(
+          Code::kInvalidArgument,
+          StrCat("tensor ", shard.tensor.name,
+                 " has landing 'shadow', a spare copy of the whole model, which cannot be used with "
+                 "groups; use landing 'loader' or 'in_place'"));
   }
   memory->shards_ = std::move(shards);
   memory->parts_ = std::move(parts);

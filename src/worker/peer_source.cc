@@ -17,7 +17,8 @@ void PeerSource::OnPlan(protocol::Plan plan, const std::shared_ptr<const Landing
   Dispatch(PeerSourcePlanArrived{plan.epoch});
   sender_.OnPlan(std::move(plan), [this, memory]() -> Result<std::shared_ptr<const SourceMemory>> {
     if (memory == nullptr)
-      return Status(Code::kInvalidArgument, "nothing is registered here; call Register first");
+      return Status(Code::kInvalidArgument,
+                    "nothing is registered at this inference rank; call Register first");
     return RegisterSources(session_.endpoint(), memory, session_.settings());
   });
 }

@@ -73,7 +73,8 @@ void PlanReceiver::Open(const OpenGrants& action) {
   };
   if (plan_ == nullptr)
     return feed_(OpenFailed{action.update,
-                            {Code::kInternal, StrCat("grants were asked for without a table", kReportBug)}});
+                            {Code::kInternal, StrCat("no routing table is there for ",
+                                                     protocol::ToString(action.update), kReportBug)}});
   uint32_t refused = 0;
   ArrivalChecks checks{.checksums = session_.settings().checksum != 0};
   if (state_.compares) checks.compare_on = [this](const auto& task) { background_.Run(task); };

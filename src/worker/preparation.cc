@@ -97,7 +97,7 @@ Result<Connection> Preparation::Connect(Session& session, const protocol::Member
   }
   return Status(Code::kCancelled,
                 StrCat("connecting to ", who,
-                       " was given up because a newer plan came; the worker connects by that plan"));
+                       " was ended because a newer plan came; the worker connects by the newer plan"));
 }
 
 }  // namespace weightcast::worker

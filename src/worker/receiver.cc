@@ -58,7 +58,7 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
   auto connection = endpoint.Find(source.incarnation);
   if (!connection)
     return {Code::kUnavailable,
-            StrCat("there is no connection from ", source.name, "; the controller makes a new plan")};
+            StrCat("the connection from ", source.name, " is gone; the controller makes a new plan")};
   GrantOptions options;
   options.transfers = transfers.count();
   options.on_transfer = [self = shared_from_this(), index](uint32_t transfer, const GrantProgress& progress) {
@@ -241,16 +241,17 @@ Status GrantSet::VerifyDigests(size_t index) const {
   }
   const std::string& name = plan_->sources[index].name;
   if (source.sent.size() != source.digests->size())
-    return {Code::kProtocol, StrCat(name, " sent ", source.sent.size(), " digests of ",
+    return {Code::kProtocol, StrCat(name, " sent ", source.sent.size(), " digests for ",
                                     source.digests->size(), " tensors", kSameRelease)};
   const std::vector<std::string> wrong = source.digests->Differing(source.sent);
   if (wrong.empty()) return Status::Ok();
-  return {Code::kCorrupt,
-          StrCat("tensor ", wrong.front(),
-                 wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
-                 " here is not what ", name, " had when it sent it (digests differ, ", wrong.size(), " of ",
-                 source.sent.size(),
-                 " tensors); change none before wait_sources returns, and check memory, NICs and cables")};
+  return {
+      Code::kCorrupt,
+      StrCat("tensor ", wrong.front(),
+             wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
+             " here is not what ", name, " had when it sent it (digests differ, ", wrong.size(), " of ",
+             source.sent.size(),
+             " tensors); change no tensor before wait_sources returns, and check memory, NICs and cables")};
 }
 
 Status GrantSet::VerifyChecksums(size_t index) const {
@@ -261,8 +262,8 @@ Status GrantSet::VerifyChecksums(size_t index) const {
     if (sum.checksum == 0)
       return {Code::kProtocol,
               StrCat(name,
-                     " sent no checksums; the setting checksum must be 1 there too (of GPU memory there "
-                     "are none: set checksum to 0 here, and compare to 1)")};
+                     " sent no checksums; give setting checksum 1 there too (for GPU memory there are "
+                     "none: give both sides checksum 0 and compare 1)")};
     auto& of_transfer = sums[sum.transfer];
     if (of_transfer.size() <= sum.chunk) of_transfer.resize(sum.chunk + 1, 0);
     of_transfer[sum.chunk] = sum.checksum;

@@ -22,7 +22,7 @@ class ScalesNames {
     if (fresh || (known->second == tensor && scales != tensor)) return Status::Ok();
     return {Code::kInvalidArgument,
             StrCat("the scales of tensor '", tensor, "' would be named '", scales, "', as is tensor '",
-                   known->second, "' or its scales; give them another name in the rule")};
+                   known->second, "' or its scales; give the scales another name in the quantise rule")};
   }
 
  private:

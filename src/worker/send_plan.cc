@@ -34,9 +34,10 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
   for (const Shard& shard : shards) {
     const bool dense = shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides);
     if (!dense && BitsOf(shard.tensor.dtype) < 8) {
-      return Status(Code::kInvalidArgument,
-                    StrCat("tensor ", shard.tensor.name, " of ", NameOf(shard.tensor.dtype),
-                           " is not contiguous; register a contiguous copy"));
+      return Status(
+          Code::kInvalidArgument,
+          StrCat("tensor ", shard.tensor.name, " of ", NameOf(shard.tensor.dtype),
+                 " is not contiguous, and its elements are smaller than a byte; register a contiguous copy"));
     }
     memory->dense.push_back(dense);
     spans.push_back(dense && !shard.declared ? MemoryOf(shard) : Memory());
@@ -101,10 +102,11 @@ Status FindSources(SendPlan& plan) {
     const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));  // Of copies any will do.
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
     if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
-      return {Code::kProtocol,
-              StrCat("the routing table needs ", tensor.name, " ", ToString(box),
-                     ", which is not registered here; after a new registration the next plan has it, else "
-                     "use the same weightcast on all hosts")};
+      return {
+          Code::kProtocol,
+          StrCat("the routing table needs ", tensor.name, " ", ToString(box),
+                 ", which is not registered here; if this process has registered again, wait for the next "
+                 "plan, else use the same weightcast on all hosts")};
     }
     plan.sources.push_back(found->second);
   }
@@ -139,9 +141,10 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
     if (found == by_key.end() || found->second->region >= imported.size()) {
       return {
           Code::kProtocol,
-          StrCat("it has no landing place for ", tensor.name, " ", ToString(shard.box),
-                 "; if that rank has registered again the next plan has it, else use the same weightcast on "
-                 "all hosts")};
+          StrCat(
+              "it has no landing place for ", tensor.name, " ", ToString(shard.box),
+              "; if that rank has registered again, wait for the next plan, else use the same weightcast on "
+              "all hosts")};
     }
     const auto place = imported[found->second->region].Slice(
         found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));

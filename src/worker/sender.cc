@@ -74,8 +74,8 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
         Code::kInvalidArgument,
         StrCat("tensor ", shard.tensor.name,
                " must be staged (it is cast, quantised, not contiguous or read from a file), which takes ",
-               kMaxTransferBytes, " bytes at a time; the setting staging allows ", settings_.staging,
-               ": raise it")};
+               kMaxTransferBytes, " bytes at a time; setting staging is ", settings_.staging,
+               "; give at least that much")};
   }
   return Status::Ok();
 }

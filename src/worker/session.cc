@@ -27,11 +27,12 @@ constexpr size_t kSessionDescriptors = 48;
 Status CheckOptions(const WorkerOptions& options, protocol::Role role) {
   if (options.world_size == 0 || options.rank >= options.world_size) {
     return {Code::kInvalidArgument,
-            StrCat("rank ", options.rank, " is not among 0..", static_cast<int64_t>(options.world_size) - 1,
-                   ", as world_size has it; correct one of the two")};
+            StrCat("rank is ", options.rank, ", world_size is ", options.world_size,
+                   "; rank must be an integer in [0, world_size - 1]: correct one of the two")};
   }
   if (role == protocol::Role::kInference && options.engine.empty())
-    return {Code::kInvalidArgument, "an inference rank was made without the name of its engine; set engine"};
+    return {Code::kInvalidArgument,
+            "an inference rank was made without the name of its engine; give one in the option engine"};
   return Status::Ok();
 }
 
@@ -176,7 +177,7 @@ Status Session::Admit(const Identity& peer) const {
   if (inference && peer.role == protocol::RoleText(protocol::Role::kTrainer)) return Status::Ok();
   return {Code::kPermission, StrCat(text(), " takes connections from ", inference ? "trainers and " : "",
                                     "inference workers only, ", "not from ", ToString(peer),
-                                    "; check the address that it connects to")};
+                                    "; correct the address that the peer connects to")};
 }
 
 Result<protocol::ClusterView> Session::View() {

@@ -116,8 +116,9 @@ Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> 
     const Shard& first = shards[known->second];
     const bool copy = first.tensor.name == shards[i].tensor.name && BoxOf(first) == BoxOf(shards[i]);
     if (!copy || !by_key.emplace(ShardKey(first.tensor.name, BoxOf(first), ++copies[key]), i).second)
-      return Status(Code::kInvalidArgument, StrCat("tensor ", shards[i].tensor.name,
-                                                   " has the key of another shard; give it another name"));
+      return Status(Code::kInvalidArgument,
+                    StrCat("tensors ", first.tensor.name, " and ", shards[i].tensor.name,
+                           " have shards with the same key, ", key, "; rename one of the tensors"));
   }
   if (names.size() < shards.size()) WC_RETURN_IF_ERROR(CheckSeveral(shards, holder));
   return by_key;

@@ -62,9 +62,12 @@ Status StoppedWriters::SetAside(const protocol::UpdateId& update, std::string wr
     return Status::Ok();
   }
   if (making_spare_ || memory_ == nullptr) return Status::Ok();
-  if (full())
+  if (full()) {
+    std::vector<std::string> names;
+    for (const Buffer& buffer : quarantine_) names.push_back(buffer.writers);
     return {Code::kExhausted,
-            StrCat("there are ", kMost, " such buffers already; end the stopped writer that holds them")};
+            StrCat("stopped writers hold ", kMost, " such buffers already; end them: ", Join(names))};
+  }
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());
   background_.Run([this, update, writers = std::move(writers), shards = memory_->shards()] {

@@ -20,18 +20,19 @@ Result<std::string> ReadWhole(const std::string& path) {
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
     return Status(Code::kUnavailable,
                   StrCat("cannot read the routing table ", path, ": ", ErrnoText(errno),
-                         "; the setting tables must name a folder that controller and workers share"));
+                         "; setting tables must name a folder that controller and workers share"));
   }
   if (!S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > plan::kMaxTableBytes)
-    return Status(Code::kCorrupt, StrCat(path, " is not a routing table (", info.st_size,
-                                         " bytes); remove it, or set tables to a folder of its own"));
+    return Status(Code::kCorrupt,
+                  StrCat(path, " is not a routing table (", info.st_size,
+                         " bytes); remove it, or name a folder of its own in setting tables"));
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t got = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       return Status(Code::kUnavailable, StrCat("cannot read the routing table ", path, ": ", ErrnoText(errno),
-                                               "; check the folder of the setting tables"));
+                                               "; check the folder that setting tables names"));
     if (got == 0)
       return Status(Code::kCorrupt, StrCat("the routing table ", path, " ends after ", done,
                                            " bytes; the controller writes it again with the next plan"));
@@ -44,7 +45,7 @@ Result<std::string> ReadWhole(const std::string& path) {
 Status CheckPath(const std::string& file, const std::string& tables) {
   if (tables.empty())
     return {Code::kInvalidArgument, StrCat("the controller hands out the routing table in the file ", file,
-                                           "; give this process the same setting tables")};
+                                           "; give this process the setting tables of the controller")};
   for (const auto& part : std::filesystem::path(file))
     if (part == ".." || part == "/")
       return {Code::kProtocol,
@@ -75,10 +76,11 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
         Code::kInvalidArgument,
         StrCat(where, " is of epoch ", table->epoch, " for a ",
                table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
-               ", not what the plan of epoch ", plan.epoch, " promises",
+               ", not of epoch ", plan.epoch, " for a ",
+               role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
                path.empty()
                    ? "; use the same weightcast on all hosts"
-                   : "; delete what is left there of earlier runs, or set tables to another folder"));
+                   : "; delete the files of earlier runs there, or name another folder in setting tables"));
   }
   for (const int peer : table->peers) {
     if (static_cast<size_t>(peer) < plan.peers.size() &&
@@ -86,7 +88,7 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
       continue;
     return Status(Code::kProtocol,
                   StrCat(where, " names rank ", peer,
-                         " which the plan does not list; use the same weightcast on all hosts"));
+                         ", which the plan does not list; use the same weightcast on all hosts"));
   }
   return table;
 }

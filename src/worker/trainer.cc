@@ -108,7 +108,7 @@ class TrainerWorker final : public Trainer {
     if (announced_ && (hold != Hold::kUntilReady || !label.empty())) {
       return Status(Code::kInvalidArgument,
                     StrCat("hold and label of version ", number,
-                           " were given when it was announced; publish it without them"));
+                           " were given when it was announced; publish that version without hold and label"));
     }
     WC_ASSIGN_OR_RETURN(const auto gate, RecordStreams(streams));
     std::shared_ptr<Update> update;
@@ -142,7 +142,7 @@ class TrainerWorker final : public Trainer {
     std::shared_ptr<const SourceMemory> memory;
     session_->loop().RunAndWait([&] { memory = memory_; });
     if (memory == nullptr)
-      return Status(Code::kInvalidArgument, "nothing is registered; call Register first");
+      return Status(Code::kInvalidArgument, "this trainer has registered nothing; call Register first");
     return DigestsOf(memory->given(), memory->reader.get(), *memory->devices, interrupted_);
   }
 

@@ -115,9 +115,10 @@ class TrainerEvents {
   void operator()(const protocol::Superseded& superseded) {
     Publication* publication = publications_.Find(superseded.version.number);
     if (publication == nullptr || publication->done) return;
-    const Status reason(Code::kCancelled,
-                        StrCat("version ", superseded.version.number,
-                               " was superseded by a later one before its update began; wait for that one"));
+    const Status reason(
+        Code::kCancelled,
+        StrCat("version ", superseded.version.number,
+               " was superseded by a later one before its update began; wait for the later one"));
     publications_.End(*publication, reason);
     publications_.Prune();
   }
@@ -234,7 +235,9 @@ class TrainerEvents {
         !s_.sendings.empty() || std::any_of(s_.publications.begin(), s_.publications.end(),
                                             [](const Publication& publication) { return !publication.free; });
     if (busy) {
-      const Status reason(Code::kUnavailable, "an update is under way; register after its WaitSources");
+      const Status reason(
+          Code::kUnavailable,
+          "an update is under way; call Register after WaitSources of that update has returned");
       return t_.Add(AnswerTrainer{reason, {}});
     }
     // A version that was held is not in this memory.
@@ -258,8 +261,8 @@ class TrainerEvents {
     }
     if (publish.number > protocol::kMaxVersionNumber)
       error = {Code::kInvalidArgument,
-               StrCat("version ", publish.number, " is too high; give a number of at most ",
-                      protocol::kMaxVersionNumber)};
+               StrCat("version ", publish.number, " is too high; it must be an integer in [0, ",
+                      protocol::kMaxVersionNumber, "]")};
     if (error.ok()) error = protocol::CheckLabel(publish.label);
     if (!error.ok()) return t_.Add(AnswerTrainer{error, {}});
     for (auto& publication : s_.publications) publication.hold = false;

@@ -31,7 +31,8 @@ std::vector<EngineStats> EnginesOf(const protocol::Done& done) {
 Result<UpdateStats> StatsOf(const protocol::Done& done) {
   if (!done.met_policy) {
     const Status unknown(Code::kInternal,
-                         "the controller ended the update without a reason; please report this as a bug");
+                         StrCat("the controller ended ", protocol::ToString(done.update), " of version ",
+                                ToString(done.version), " without a reason; please report this as a bug"));
     return done.reason.ok() ? unknown : done.reason;
   }
   UpdateStats stats;

@@ -79,7 +79,7 @@ def refuses_options(engine: Process) -> None:
                 engine.call("plant_loader", half_way, "weight", place)
             with (
                 wc.Inference(controller.address, engine="e", rank=0, world_size=2, settings=FAST),
-                pytest.raises(RemoteError, match="a world size of 1 for engine e; those already here say 2"),
+                pytest.raises(RemoteError, match="gives world_size 1 for engine e; those already here say 2"),
             ):
                 engine.call("init_weight_transfer_engine", {**place, "engine": "e"})
 

@@ -223,7 +223,7 @@ def test_world_sizes_that_differ(tmp_path, start, address):
     write_checkpoint(tmp_path / "c")
     start(*inference(address, "e", tmp_path / "c"))
     assert start(*trainer(address, 0, 1, tmp_path / "c")).line().startswith("version 1 committed")
-    fails(run(*trainer(address, 0, 2, tmp_path / "c"), *FAST), "world size")
+    fails(run(*trainer(address, 0, 2, tmp_path / "c"), *FAST), "world_size")
 
 
 def test_a_wrong_token(tmp_path, address):

@@ -164,7 +164,7 @@ def test_a_trainer_killed_between_two_groups(controller, spawn):
         ({"groups": GROUPS[1:]}, "tensor layers.0.w is in no group"),
         ({"groups": [*GROUPS, "layers.0.w"]}, "tensor layers.0.w is in groups 0 and 4"),
         ({"groups": [*GROUPS, ["head"]]}, "group 4 names no tensor"),
-        ({"groups": GROUPS, "landing": "shadow"}, "loader landing"),
+        ({"groups": GROUPS, "landing": "shadow"}, "landing 'shadow', a spare copy"),
         ({"groups": GROUPS, "on_switch": print}, "on_switch cannot be used with groups"),
     ],
 )
@@ -177,7 +177,7 @@ def test_what_cannot_be_is_refused(job, options, text):
 def test_wait_and_receive_are_refused(job):
     _, inference = job
     inference.register(Engine().tensors(), landing="loader", groups=GROUPS)
-    with pytest.raises(wc.InvalidArgument, match="several groups"):
+    with pytest.raises(wc.InvalidArgument, match="cannot receive in 4 groups"):
         inference.wait(timeout=1)
     with pytest.raises(wc.InvalidArgument, match="in 4 groups"):
         inference.receive(1)

@@ -207,7 +207,7 @@ TEST(CommitGroupMembers, WithDifferentRanksOrModelsDoNotJoin) {
   ASSERT_TRUE(whole.ok());
   options.commit_group = {{"draft", 2}, {"policy", 1}};
   const auto other = Inference::Connect(options);
-  EXPECT_THAT(other.status().message(), HasSubstr("world size")) << other.status().ToString();
+  EXPECT_THAT(other.status().message(), HasSubstr("world_size")) << other.status().ToString();
   Weights weights({{"x", DType::kF32, {4}}}, Cut::kWhole, 0, 1);
   ASSERT_TRUE((*whole)->Register({.shards = weights.shards()}).ok());
   const auto alone = (*whole)->Wait({}, In(20));

@@ -153,7 +153,8 @@ TEST_F(DigestRefused, WhereALoaderLands) {
                     .ok());
   }
   Update(1);
-  EXPECT_THAT(engine_[0]->Digest().status().message(), HasSubstr("a loader's"));
+  EXPECT_THAT(engine_[0]->Digest().status().message(),
+              HasSubstr("with landing 'loader' the registered memory"));
 }
 
 /// Strided shards, equal ones, and one that is only declared.

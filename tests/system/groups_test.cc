@@ -241,11 +241,11 @@ TEST_P(Groups, WhatCannotBeIsRefused) {
               HasSubstr("group 3 names no tensor"));
   EXPECT_THAT(refusal([](auto& options) { options.groups[0] = {"{*"}; }), HasSubstr("groups '{*'"));
   EXPECT_THAT(refusal([](auto& options) { options.landing = LandingMode::kShadow; }),
-              HasSubstr("loader landing"));
+              HasSubstr("landing 'shadow', a spare copy"));
   EXPECT_THAT(refusal([](auto& options) { options.on_switch = [](const Version&) { return Status::Ok(); }; }),
               HasSubstr("on_switch cannot be used with groups"));
   ASSERT_TRUE(rank.Register(*engine).ok());
-  EXPECT_THAT(engine->Wait({}, In(1)).status().message(), HasSubstr("several groups"));
+  EXPECT_THAT(engine->Wait({}, In(1)).status().message(), HasSubstr("Wait cannot receive in 3 groups"));
   EXPECT_THAT(engine->Receive(In(1)).status().message(), HasSubstr("call ReceiveGroup for each"));
   EXPECT_FALSE(engine->Digest().ok());
 
@@ -254,7 +254,7 @@ TEST_P(Groups, WhatCannotBeIsRefused) {
   ASSERT_TRUE(four.Register(*other).ok());
   ASSERT_TRUE(engine->Begin().ok());
   EXPECT_THAT(engine->ReceiveGroup(In(30)).status().message(),
-              HasSubstr(" rank 1 registered 4 groups, and rank 0 3"));
+              HasSubstr(" rank 1 registered 4 groups of tensors, but rank 0 registered 3"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Groups, testing::Values("shm", "tcp"),

@@ -250,7 +250,7 @@ TEST_F(Impostor, WithAnotherTrainersTokenNothingIsCommitted) {
         break;
       case 3:  // A third trainer.
         hello = HelloOf({.role = protocol::Role::kTrainer, .engine = "", .rank = 2}, 3);
-        Refused(kRole, hello, HasSubstr("world size"));
+        Refused(kRole, hello, HasSubstr("world_size"));
         break;
       case 4: {  // A trainer of another model, that speaks of this one.
         auto lies = Lies();

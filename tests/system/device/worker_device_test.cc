@@ -115,7 +115,7 @@ TEST_F(WorkerDevice, RefusesWhatIsNotBuiltByName) {
     ASSERT_TRUE(trainer.ok());
     const Status checksum = (*trainer)->Register({.shards = {Whole("a", DType::kU8, {100}, memory)}}, {});
     EXPECT_EQ(checksum.code(), Code::kInvalidArgument);
-    EXPECT_THAT(checksum.message(), HasSubstr("tensor a is memory of device"));
+    EXPECT_THAT(checksum.message(), HasSubstr("tensor a is in memory of GPU "));
     EXPECT_THAT(checksum.message(), HasSubstr("checksum"));
     Shard lie = Whole("a", DType::kU8, {100}, memory);
     lie.memory.device = 1 - lie.memory.device;

@@ -81,7 +81,7 @@ TEST_F(ListenerTest, TheLastQuarterOfStreamsIsForWorkers) {
   ASSERT_TRUE(Wait([&] { return watchers_.size() == 6; }));
   const Status observer = WhyEnded(Purpose::kObserve);
   EXPECT_EQ(observer.code(), Code::kExhausted);
-  EXPECT_THAT(observer.message(), HasSubstr("too many watch"));
+  EXPECT_THAT(observer.message(), HasSubstr("6 streams already, too many for another observer"));
   EXPECT_THAT(observer.message(), HasSubstr("raise its limit"));
   for (int i = 0; i < 2; ++i) open.push_back(Connected(Purpose::kControl));
   ASSERT_TRUE(Wait([&] { return workers_.size() == 2; }));
@@ -97,9 +97,9 @@ TEST_F(ListenerTest, WhoBreaksTheProtocolIsToldAndEnded) {
   const std::string endless = Enclose(Envelope{.kind = PartKind::kPiece}, "piece");
   const std::string whole = Enclose(Envelope{.number = 1}, "whole");
   const std::pair<std::vector<std::string>, std::string> offences[] = {
-      {{"short"}, "an envelope of 5 bytes"},
+      {{"short"}, "a message of 5 bytes"},
       {{std::string(kEnvelopeHead - 1, '\0') + "\x07"}, "unknown kind 7"},
-      {{endless, whole}, "begins inside another"},
+      {{endless, whole}, "between the pieces of another"},
       {{Enclose(Envelope{.number = 1, .kind = PartKind::kLast}, "no piece")}, "piece"},
       {{whole}, ""}};
   size_t ended = 0;

@@ -176,10 +176,9 @@ TEST(MachineFault, AnEngineThatSwitchesInItsCallMayComeLate) {
   c.Settle();
   EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), FromSeconds(630));
   c.Fire(TimerKind::kStep, c.GroupOf("a"));
-  EXPECT_THAT(
-      c.state.roster.groups().at(1).last_error.message(),
-      HasSubstr(
-          "let its engine call receive() or wait(), or raise grant_timeout and commit_timeout (630 s)"));
+  EXPECT_THAT(c.state.roster.groups().at(1).last_error.message(),
+              HasSubstr("let its engine call receive() or wait(), or raise settings grant_timeout and "
+                        "commit_timeout (630 s)"));
 
   Cluster in_place;
   in_place.Start(1, {{"a", 1}});
@@ -249,7 +248,7 @@ TEST(MachineFault, AUserWhoGivesUpThePhasesTakesTheEngineOut) {
   rank.outbox.push_back(protocol::Aborted{.update = c.state.updates.open->id, .lost = true});
   c.Settle();
   EXPECT_FALSE(c.state.updates.open);
-  EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 0 gave the update up"));
+  EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 0 gave up the update"));
   EXPECT_EQ(rank.aborts, 0) << "it has fenced already";
   EXPECT_EQ(c.processes[c.engines["a"][1]].aborts, 1);
 }

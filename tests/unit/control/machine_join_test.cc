@@ -21,17 +21,16 @@ TEST(MachineJoin, RefusesWhatDoesNotBelong) {
   hello.job = "other";
   ExpectRefused(sim, sim.Join(hello), "serves job 'default', not 'other'");
   ExpectRefused(sim, sim.Join(RankHello("", 0, 1)), "was given no name of its engine");
-  ExpectRefused(sim, sim.Join(RankHello("a", 2, 2)), "engine a rank 2 is not among 0 .. 1");
-  ExpectRefused(sim, sim.Join(RankHello("a", 0, 0)), "world size of 0");
-  ExpectRefused(sim, sim.Join(RankHello("a", 0, 65537)), "number of ranks, from 1 to 65536");
+  ExpectRefused(sim, sim.Join(RankHello("a", 2, 2)), "engine a rank 2: rank must be an integer in [0, 1]");
+  ExpectRefused(sim, sim.Join(RankHello("a", 0, 0)), "the world_size of engine a rank 0 is 0");
+  ExpectRefused(sim, sim.Join(RankHello("a", 0, 65537)), "must be an integer in [1, 65536]");
   hello = RankHello("a", 0, 1);
   hello.name.role = protocol::Role::kTrainer;
-  ExpectRefused(sim, sim.Join(hello), "a trainer was given an engine's name");
+  ExpectRefused(sim, sim.Join(hello), "trainer 0 was given the engine name 'a'");
   sim.Join(RankHello("a", 0, 2));
-  ExpectRefused(sim, sim.Join(RankHello("a", 1, 3)),
-                "a world size of 3 for engine a; those already here say 2");
+  ExpectRefused(sim, sim.Join(RankHello("a", 1, 3)), "world_size 3 for engine a; those already here say 2");
   sim.JoinTrainer(0, 2);
-  ExpectRefused(sim, sim.JoinTrainer(1, 4), "a world size of 4 for the trainers; those already here say 2");
+  ExpectRefused(sim, sim.JoinTrainer(1, 4), "world_size 4 for the trainers; those already here say 2");
 }
 
 TEST(MachineJoin, ARankGivenTwiceIsRefusedAndTheFirstIsNotDisturbed) {
@@ -402,8 +401,9 @@ TEST(MachinePublish, WhoDoesNotCatchUpIsNamed) {
   sim.Fire(TimerKind::kCatchUp);
   sim.Settle();
   ASSERT_EQ(sim.processes[t0].done.size(), 1U);
-  EXPECT_EQ(sim.processes[t0].done[0].reason.message(),
-            "trainer 1 has not published version 5 within 2 s (timeout); see the log of who is missing");
+  EXPECT_EQ(
+      sim.processes[t0].done[0].reason.message(),
+      "trainer 1 has not published version 5 within 2 s (setting timeout); see the log of that trainer");
   sim.Publish(t1, 5);  // Too late: the other's bytes may have changed.
   sim.Settle();
   ASSERT_EQ(sim.processes[t1].done.size(), 1U);

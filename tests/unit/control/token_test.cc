@@ -119,7 +119,7 @@ TEST_F(TokenTest, BadFilesAreNamed) {
   settings_.token_file = Write("blank", "two words", 0600);
   EXPECT_FALSE(LoadToken(settings_).ok());
   settings_.token_file = Write("long", std::string(10000, 'x'), 0600);
-  EXPECT_THAT(LoadToken(settings_).status().message(), HasSubstr("too long"));
+  EXPECT_THAT(LoadToken(settings_).status().message(), HasSubstr("more than 4096 bytes, too many"));
   settings_.token_file = Write("weak", "short-secret", 0600);
   EXPECT_EQ(LoadToken(settings_).status().code(), Code::kInvalidArgument);
   EXPECT_THAT(LoadToken(settings_).status().message(), HasSubstr("too weak"));

@@ -48,7 +48,8 @@ TEST_F(TableFile, OnlyFilesOfTheFolderAreRead) {
 TEST_F(TableFile, WithoutTheFolderTheSettingIsNamed) {
   protocol::Plan plan;
   plan.table_file = "default/policy/table";
-  EXPECT_THAT(LoadTable(plan, "", Role::kInference).status().message(), HasSubstr("the same setting tables"));
+  EXPECT_THAT(LoadTable(plan, "", Role::kInference).status().message(),
+              HasSubstr("the setting tables of the controller"));
 }
 
 }  // namespace
