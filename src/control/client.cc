@@ -149,7 +149,7 @@ class Client final : public ControlClient {
     if (now < search_.next()) return;
     if (!search_.attempting()) return Connect();
     FailAttempt({Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller,
-                                         "; check that it runs and the address")});
+                                         "; check that it runs, and its address")});
   }
 
   void Connect() {
