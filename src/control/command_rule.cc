@@ -38,7 +38,7 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
   out_.Send(session,
             protocol::Welcome{
                 .term = config_.term, .run = rules_.runs->run(), .lease_seconds = Seconds(config_.lease)});
-  if (group.members != 0) out_.Add(SendAll{roster_.MembersOf(group), protocol::Controlled{}});
+  if (group.members != 0) out_.Add(SendAll{MembersOf(group), protocol::Controlled{}});
   out_.Log(LogLevel::kInfo, name, " joined from ", hello.host);
 }
 
@@ -143,7 +143,7 @@ Status CommandRule::TimedOut(const Group& group) {
 }
 
 void CommandRule::CommandIdle() {
-  for (const GroupId id : roster_.Touched()) {
+  for (const GroupId id : roster_.touched().Among(roster_.groups())) {
     const Group& group = *roster_.FindGroup(id);
     if (group.control.session == 0 || IsFencing(group) || rules_.engines->IsBusy(id)) continue;
     const LastCommand& last = state_.orders.Of(id);
@@ -157,7 +157,7 @@ void CommandRule::CommandIdle() {
             ? Status(Code::kUnavailable,
                      StrCat("engine ", group.name, " serves no version; it gets one with the next update"))
             : group.last_error;
-    roster_.Touch(id);
+    roster_.touched().Add(id);
     Order(group, command, version, reason);
   }
 }

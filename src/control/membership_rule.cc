@@ -34,7 +34,7 @@ std::string MissingMembers(const Group& group) {
 
 Status MembershipRule::TakePlace(const protocol::Hello& hello) {
   const Group* group = roster_.Named(hello.name.engine);
-  const Worker* holder = group == nullptr ? nullptr : roster_.MemberOf(*group, hello.name.rank);
+  const Worker* holder = group == nullptr ? nullptr : WorkerAt(roster_, *group, hello.name.rank);
   if (holder == nullptr) return Status::Ok();
   const bool same_process = holder->incarnation == hello.incarnation;
   if (holder->connected && !same_process)
@@ -54,7 +54,7 @@ Status MembershipRule::TakePlace(const protocol::Hello& hello) {
 const Group& MembershipRule::GroupFor(const protocol::Hello& hello) {
   const Group* known = roster_.Named(hello.name.engine);
   const Group& group = known == nullptr ? roster_.AddGroup(hello.name.engine) : *known;
-  roster_.Touch(group.id);
+  roster_.touched().Add(group.id);
   const bool control = hello.name.role == protocol::Role::kControl;
   if (group.members == 0 && !control) roster_.SetWorldSize(group, hello.world_size);
   return group;
@@ -246,10 +246,10 @@ bool MembershipRule::IsWaiting(const Group& group) const {
 }
 
 void MembershipRule::ArmJoinTimers() {
-  for (const GroupId id : roster_.Touched()) {
+  for (const GroupId id : roster_.touched().Among(roster_.groups())) {
     const bool wanted = IsWaiting(*roster_.FindGroup(id));
     if (wanted == state_.join_timers.Of(id)) continue;
-    roster_.Touch(id);
+    roster_.touched().Add(id);
     state_.join_timers.Edit(id) = wanted;
     if (wanted) {
       out_.Arm(TimerKind::kJoin, id, config_.join_timeout);
@@ -264,7 +264,7 @@ Status MembershipRule::WhyStillWaiting(const Group& group) const {
   if (!IsComplete(group))
     return {Code::kTimedOut, StrCat("missing: ", MissingMembers(group), " of ", group.world_size,
                                     " did not join", limit, "; start it or correct the world size")};
-  for (const SessionId session : roster_.MembersOf(group)) {
+  for (const SessionId session : MembersOf(group)) {
     const Worker& worker = *roster_.Find(session);
     if (!(worker.registered && (group.id == kTrainers || worker.landed)))
       return {Code::kTimedOut,
@@ -298,11 +298,11 @@ Status MembershipRule::WhyNoPlan(const std::string& limit) const {
 void MembershipRule::OnJoinTimer(GroupId id) {
   const Group* group = roster_.FindGroup(id);
   if (group == nullptr || !state_.join_timers.Of(id)) return;
-  roster_.Touch(id);
+  roster_.touched().Add(id);
   state_.join_timers.Edit(id) = false;
   const Status reason = WhyStillWaiting(*group);
   out_.Log(LogLevel::kError, TextOf(*group), ": ", reason.message());
-  Refuse(roster_.MembersOf(*group), reason);
+  Refuse(MembersOf(*group), reason);
 }
 
 }  // namespace weightcast::control

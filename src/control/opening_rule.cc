@@ -50,7 +50,7 @@ bool OpeningRule::IsAtFault(GroupId group, const Version& version) const {
 
 Status OpeningRule::WhyFencing(const Group& group) const {
   if (!IsFencing(group)) return Status::Ok();
-  for (const SessionId session : roster_.MembersOf(group)) {
+  for (const SessionId session : MembersOf(group)) {
     const Worker& worker = *roster_.Find(session);
     if (!worker.fencing) continue;
     return {Code::kFenced,
