@@ -57,11 +57,9 @@ void CommandRule::Lose(const Group& group, const Status& reason) {
   state_.orders.Remove(group.id);
   rules_.planning->Unplan(group.id, /*sleeps=*/false);
   SetLastError(group, reason);
-  const bool polite = reason.code() == Code::kCancelled;
-  out_.LogAndCount(polite ? "control.workers_left" : "control.workers_lost",
-                   polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  out_.LogLoss(reason);
   // To the publisher the end of another is a failure.
-  const Code code = polite ? Code::kUnavailable : reason.code();
+  const Code code = reason.code() == Code::kCancelled ? Code::kUnavailable : reason.code();
   rules_.engines->CommandFailed(group.id, {code, reason.message()});
 }
 

@@ -155,9 +155,7 @@ void MembershipRule::Lose(SessionId session, const Status& reason, const std::ve
   rules_.planning->Lose(worker);
   rules_.deadlines->Lose(group.id);
   roster_.Remove(session);
-  const bool polite = reason.code() == Code::kCancelled;
-  out_.LogAndCount(polite ? "control.workers_left" : "control.workers_lost",
-                   polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  out_.LogLoss(reason);
   SendAll lost{.to = {}, .message = protocol::Lost{.name = name, .reason = reason}};
   for (const Worker& other : roster_.workers())
     if (!std::ranges::binary_search(with_it, other.session)) lost.to.push_back(other.session);
@@ -251,11 +249,7 @@ void MembershipRule::ArmJoinTimers() {
     if (wanted == state_.join_timers.Of(id)) continue;
     roster_.touched().Add(id);
     state_.join_timers.Edit(id) = wanted;
-    if (wanted) {
-      out_.Arm(TimerKind::kJoin, id, config_.join_timeout);
-    } else {
-      out_.Disarm(TimerKind::kJoin, id);
-    }
+    out_.ArmOrDisarm(wanted, TimerKind::kJoin, id, config_.join_timeout);
   }
 }
 

@@ -5,8 +5,8 @@
 namespace weightcast::control {
 
 uint32_t Offers::Of(int64_t number) const {
-  const auto at = std::ranges::lower_bound(entries_, number, {}, &Entry::number);
-  return at != entries_.end() && at->number == number ? at->trainers : 0;
+  const Entry* entry = FindSorted(entries_, number, &Entry::number);
+  return entry == nullptr ? 0 : entry->trainers;
 }
 
 void Offers::Add(const Worker& trainer) {

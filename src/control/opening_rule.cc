@@ -110,7 +110,7 @@ void OpeningRule::OpenFor(NewUpdate update) {
   }
   if (fencing != state_.fence_timer) {
     state_.fence_timer = fencing;
-    fencing ? out_.Arm(TimerKind::kFence, 0, config_.timeout) : out_.Disarm(TimerKind::kFence);
+    out_.ArmOrDisarm(fencing, TimerKind::kFence, 0, config_.timeout);
   }
   if (!fencing && (update.fresh || !update.engines.empty())) rules_.updates->Open(std::move(update));
 }

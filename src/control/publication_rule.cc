@@ -191,11 +191,7 @@ void PublicationRule::ArmCatchUp() {
                       IsComplete(roster_.trainers()) && CommonOffer(roster_) < 0;
   if (wanted == state_.catch_up_timer) return;
   state_.catch_up_timer = wanted;
-  if (wanted) {
-    out_.Arm(TimerKind::kCatchUp, 0, config_.timeout);
-  } else {
-    out_.Disarm(TimerKind::kCatchUp);
-  }
+  out_.ArmOrDisarm(wanted, TimerKind::kCatchUp, 0, config_.timeout);
 }
 
 void PublicationRule::OnCatchUpTimer() {

@@ -14,6 +14,10 @@ void Adjust(uint32_t& count, bool counts, int sign) {
   if (counts) count += static_cast<uint32_t>(sign);
 }
 
+auto GroupNameIn(const Roster& roster) {
+  return [&roster](GroupId id) { return std::string_view(roster.FindGroup(id)->name); };
+}
+
 /// The version that all ranks of the complete group serve; otherwise none.
 Version ServedBy(const Roster& roster, const Group& group) {
   const auto serving = group.counts.states[static_cast<size_t>(protocol::EngineState::kServing)];
@@ -29,24 +33,19 @@ Version ServedBy(const Roster& roster, const Group& group) {
 // --- Look-ups -------------------------------------------------------------------------------------------
 
 const Worker* Roster::Find(SessionId session) const {
-  const auto at = std::ranges::lower_bound(workers_, session, {}, &Worker::session);
-  return at != workers_.end() && at->session == session ? &*at : nullptr;
+  return FindSorted(workers_, session, &Worker::session);
 }
 
-const Group* Roster::FindGroup(GroupId id) const {
-  const auto at = std::ranges::lower_bound(groups_, id, {}, &Group::id);
-  return at != groups_.end() && at->id == id ? &*at : nullptr;
-}
+const Group* Roster::FindGroup(GroupId id) const { return FindSorted(groups_, id, &Group::id); }
 
 const Group* Roster::Named(std::string_view engine) const {
-  const auto name = [this](GroupId id) { return std::string_view(FindGroup(id)->name); };
-  const auto at = std::ranges::lower_bound(by_name_, engine, {}, name);
-  return at != by_name_.end() && name(*at) == engine ? FindGroup(*at) : nullptr;
+  const GroupId* id = FindSorted(by_name_, engine, GroupNameIn(*this));
+  return id == nullptr ? nullptr : FindGroup(*id);
 }
 
 const Group* Roster::ControlledBy(SessionId session) const {
-  const auto at = std::ranges::lower_bound(controls_, session, {}, &ControlOf::session);
-  return at != controls_.end() && at->session == session ? FindGroup(at->group) : nullptr;
+  const ControlOf* control = FindSorted(controls_, session, &ControlOf::session);
+  return control == nullptr ? nullptr : FindGroup(control->group);
 }
 
 // --- Counts ---------------------------------------------------------------------------------------------
@@ -96,8 +95,7 @@ Group& Roster::Change(const Group& group) {
 }
 
 const Group& Roster::AddGroup(std::string engine) {
-  const auto name = [this](GroupId id) { return std::string_view(FindGroup(id)->name); };
-  const auto at = std::ranges::lower_bound(by_name_, std::string_view(engine), {}, name);
+  const auto at = std::ranges::lower_bound(by_name_, std::string_view(engine), {}, GroupNameIn(*this));
   by_name_.insert(at, next_group_);
   Group& group = groups_.emplace_back();
   group.id = next_group_++;
