@@ -38,7 +38,7 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
   out_.Send(session,
             protocol::Welcome{
                 .term = config_.term, .run = rules_.runs->run(), .lease_seconds = Seconds(config_.lease)});
-  if (group.members != 0) out_.Add(SendAll{roster_.MembersOf(group), protocol::Controlled{}});
+  if (group.members != 0) out_.Add(SendAll{MembersOf(group), protocol::Controlled{}});
   out_.Log(LogLevel::kInfo, name, " joined from ", hello.host);
 }
 
@@ -57,11 +57,9 @@ void CommandRule::Lose(const Group& group, const Status& reason) {
   state_.orders.Remove(group.id);
   rules_.planning->Unplan(group.id, /*sleeps=*/false);
   SetLastError(group, reason);
-  const bool polite = reason.code() == Code::kCancelled;
-  out_.LogAndCount(polite ? "control.workers_left" : "control.workers_lost",
-                   polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  out_.LogLoss(reason);
   // To the publisher the end of another is a failure.
-  const Code code = polite ? Code::kUnavailable : reason.code();
+  const Code code = reason.code() == Code::kCancelled ? Code::kUnavailable : reason.code();
   rules_.engines->CommandFailed(group.id, {code, reason.message()});
 }
 
@@ -144,7 +142,7 @@ Status CommandRule::TimedOut(const Group& group) {
 }
 
 void CommandRule::CommandIdle() {
-  for (const GroupId id : roster_.Touched()) {
+  for (const GroupId id : roster_.touched().Among(roster_.groups())) {
     const Group& group = *roster_.FindGroup(id);
     if (group.control.session == 0 || IsFencing(group) || rules_.engines->IsBusy(id)) continue;
     const LastCommand& last = state_.orders.Of(id);
@@ -158,7 +156,7 @@ void CommandRule::CommandIdle() {
             ? Status(Code::kUnavailable,
                      StrCat("engine ", group.name, " serves no version; it gets one with the next update"))
             : group.last_error;
-    roster_.Touch(id);
+    roster_.touched().Add(id);
     Order(group, command, version, reason);
   }
 }

@@ -8,7 +8,7 @@ MachineState InitialState() { return {}; }
 
 void Step(const MachineConfig& config, MachineState& state, const Event& event, Actions& actions) {
   std::visit([&](const auto& what) { Machine(config, state, actions).On(what); }, event);
-  state.roster.Untouch();
+  state.roster.touched().Clear();
 }
 
 }  // namespace weightcast::control

@@ -53,7 +53,7 @@ Duration DeadlineRule::LimitOf(const EngineProgress& engine) const {
 
 void DeadlineRule::SetGranting(GroupId group, bool granting) {
   if (roster_.FindGroup(group) == nullptr) return;
-  roster_.Touch(group);
+  roster_.touched().Add(group);
   state_.grant_timers.Edit(group) = granting;
 }
 

@@ -47,7 +47,7 @@ std::vector<EngineEnd> EngineRule::Close() {
 
 void EngineRule::SetStep(Target& target, EngineStep step) {
   state_.Move(target, step);
-  roster_.Touch(target.group);
+  roster_.touched().Add(target.group);
 }
 
 void EngineRule::Enter(Target& target, EngineStep step) {

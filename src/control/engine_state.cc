@@ -21,9 +21,8 @@ void EnginesState::Index() {
 }
 
 Target* EnginesState::Of(GroupId group) {
-  const auto of = [this](uint32_t at) { return targets[at].group; };
-  const auto at = std::ranges::lower_bound(by_group_, group, {}, of);
-  return at != by_group_.end() && of(*at) == group ? &targets[*at] : nullptr;
+  const uint32_t* at = FindSorted(by_group_, group, [this](uint32_t one) { return targets[one].group; });
+  return at == nullptr ? nullptr : &targets[*at];
 }
 
 void EnginesState::Move(Target& target, EngineStep step, uint32_t part) {

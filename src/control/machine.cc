@@ -53,7 +53,7 @@ void Machine::Advance() {
 
 const Group* Machine::ControlledBy(SessionId session) {
   const Group* group = roster_.ControlledBy(session);
-  if (group != nullptr) roster_.Touch(group->id);
+  if (group != nullptr) roster_.touched().Add(group->id);
   return group;
 }
 

@@ -56,7 +56,7 @@ protocol::ModelView ViewOf(const MachineState& state) {
   }
   for (const Group& group : state.roster.groups()) {
     if (group.id == kTrainers) continue;
-    const Worker* first = state.roster.MemberOf(group, 0);
+    const Worker* first = WorkerAt(state.roster, group, 0);
     view.engines.push_back({.name = group.name,
                             .incarnation = first == nullptr ? 0 : first->incarnation,
                             .ranks = group.world_size,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,13 @@ namespace weightcast::control {
 using SessionId = uint32_t;
 inline bool Contains(const std::vector<SessionId>& sessions, SessionId session) {
   return std::find(sessions.begin(), sessions.end(), session) != sessions.end();
+}
+
+/// The one with this key in what is sorted by it; nullptr: there is none.
+template <typename T, typename Value, typename Key>
+[[nodiscard]] const T* FindSorted(const std::vector<T>& sorted, const Value& value, const Key& key) {
+  const auto at = std::ranges::lower_bound(sorted, value, {}, key);
+  return at != sorted.end() && std::invoke(key, *at) == value ? &*at : nullptr;
 }
 
 /// Given by the machine, rising. 0 stands for the trainers, who are a group like an engine's ranks.

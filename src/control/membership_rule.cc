@@ -34,7 +34,7 @@ std::string MissingMembers(const Group& group) {
 
 Status MembershipRule::TakePlace(const protocol::Hello& hello) {
   const Group* group = roster_.Named(hello.name.engine);
-  const Worker* holder = group == nullptr ? nullptr : roster_.MemberOf(*group, hello.name.rank);
+  const Worker* holder = group == nullptr ? nullptr : WorkerAt(roster_, *group, hello.name.rank);
   if (holder == nullptr) return Status::Ok();
   const bool same_process = holder->incarnation == hello.incarnation;
   if (holder->connected && !same_process)
@@ -54,7 +54,7 @@ Status MembershipRule::TakePlace(const protocol::Hello& hello) {
 const Group& MembershipRule::GroupFor(const protocol::Hello& hello) {
   const Group* known = roster_.Named(hello.name.engine);
   const Group& group = known == nullptr ? roster_.AddGroup(hello.name.engine) : *known;
-  roster_.Touch(group.id);
+  roster_.touched().Add(group.id);
   const bool control = hello.name.role == protocol::Role::kControl;
   if (group.members == 0 && !control) roster_.SetWorldSize(group, hello.world_size);
   return group;
@@ -155,9 +155,7 @@ void MembershipRule::Lose(SessionId session, const Status& reason, const std::ve
   rules_.planning->Lose(worker);
   rules_.deadlines->Lose(group.id);
   roster_.Remove(session);
-  const bool polite = reason.code() == Code::kCancelled;
-  out_.LogAndCount(polite ? "control.workers_left" : "control.workers_lost",
-                   polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  out_.LogLoss(reason);
   SendAll lost{.to = {}, .message = protocol::Lost{.name = name, .reason = reason}};
   for (const Worker& other : roster_.workers())
     if (!std::ranges::binary_search(with_it, other.session)) lost.to.push_back(other.session);
@@ -246,16 +244,12 @@ bool MembershipRule::IsWaiting(const Group& group) const {
 }
 
 void MembershipRule::ArmJoinTimers() {
-  for (const GroupId id : roster_.Touched()) {
+  for (const GroupId id : roster_.touched().Among(roster_.groups())) {
     const bool wanted = IsWaiting(*roster_.FindGroup(id));
     if (wanted == state_.join_timers.Of(id)) continue;
-    roster_.Touch(id);
+    roster_.touched().Add(id);
     state_.join_timers.Edit(id) = wanted;
-    if (wanted) {
-      out_.Arm(TimerKind::kJoin, id, config_.join_timeout);
-    } else {
-      out_.Disarm(TimerKind::kJoin, id);
-    }
+    out_.ArmOrDisarm(wanted, TimerKind::kJoin, id, config_.join_timeout);
   }
 }
 
@@ -265,7 +259,7 @@ Status MembershipRule::WhyStillWaiting(const Group& group) const {
     return {Code::kTimedOut,
             StrCat("missing: ", MissingMembers(group), " of ", group.world_size, " did not join", limit,
                    "; start what is missing, or correct world_size")};
-  for (const SessionId session : roster_.MembersOf(group)) {
+  for (const SessionId session : MembersOf(group)) {
     const Worker& worker = *roster_.Find(session);
     if (!(worker.registered && (group.id == kTrainers || worker.landed)))
       return {Code::kTimedOut,
@@ -299,11 +293,11 @@ Status MembershipRule::WhyNoPlan(const std::string& limit) const {
 void MembershipRule::OnJoinTimer(GroupId id) {
   const Group* group = roster_.FindGroup(id);
   if (group == nullptr || !state_.join_timers.Of(id)) return;
-  roster_.Touch(id);
+  roster_.touched().Add(id);
   state_.join_timers.Edit(id) = false;
   const Status reason = WhyStillWaiting(*group);
   out_.Log(LogLevel::kError, TextOf(*group), ": ", reason.message());
-  Refuse(roster_.MembersOf(*group), reason);
+  Refuse(MembersOf(*group), reason);
 }
 
 }  // namespace weightcast::control

@@ -50,7 +50,7 @@ bool OpeningRule::IsAtFault(GroupId group, const Version& version) const {
 
 Status OpeningRule::WhyFencing(const Group& group) const {
   if (!IsFencing(group)) return Status::Ok();
-  for (const SessionId session : roster_.MembersOf(group)) {
+  for (const SessionId session : MembersOf(group)) {
     const Worker& worker = *roster_.Find(session);
     if (!worker.fencing) continue;
     return {Code::kFenced,
@@ -110,7 +110,7 @@ void OpeningRule::OpenFor(NewUpdate update) {
   }
   if (fencing != state_.fence_timer) {
     state_.fence_timer = fencing;
-    fencing ? out_.Arm(TimerKind::kFence, 0, config_.timeout) : out_.Disarm(TimerKind::kFence);
+    out_.ArmOrDisarm(fencing, TimerKind::kFence, 0, config_.timeout);
   }
   if (!fencing && (update.fresh || !update.engines.empty())) rules_.updates->Open(std::move(update));
 }

@@ -21,6 +21,9 @@ class Outbox {
     actions_.push_back(SetTimer{{kind, group}, after});
   }
   void Disarm(TimerKind kind, GroupId group = 0) { actions_.push_back(CancelTimer{{kind, group}}); }
+  void ArmOrDisarm(bool wanted, TimerKind kind, GroupId group, Duration after) {
+    wanted ? Arm(kind, group, after) : Disarm(kind, group);
+  }
   template <typename... Parts>
   void Log(LogLevel level, const Parts&... parts) {
     LogAndCount({}, level, parts...);
@@ -29,6 +32,12 @@ class Outbox {
   template <typename... Parts>
   void LogAndCount(std::string_view counter, LogLevel level, const Parts&... parts) {
     actions_.push_back(Note{level, StrCat(parts...), counter});
+  }
+  /// Of a process that left, or was lost.
+  void LogLoss(const Status& reason) {
+    const bool left = reason.code() == Code::kCancelled;
+    LogAndCount(left ? "control.workers_left" : "control.workers_lost",
+                left ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
   }
 
  private:

@@ -14,8 +14,8 @@ class PerGroup {
  public:
   [[nodiscard]] const T& Of(GroupId id) const {
     static const T kNothing{};
-    const auto at = std::ranges::lower_bound(entries_, id, {}, &Entry::first);
-    return at != entries_.end() && at->first == id ? at->second : kNothing;
+    const Entry* entry = FindSorted(entries_, id, &Entry::first);
+    return entry == nullptr ? kNothing : entry->second;
   }
   /// Valid until another group is edited or removed.
   T& Edit(GroupId id) {

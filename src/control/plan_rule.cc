@@ -69,7 +69,7 @@ void PlanRule::Lose(const Worker& worker) {
 }
 
 void PlanRule::Unplan(GroupId id, bool sleeps) {
-  roster_.Touch(id);
+  roster_.touched().Add(id);
   GroupPlan& group = state_.groups.Edit(id);
   group.planned = false;
   if (!sleeps) group.in_plan = 0;
@@ -95,7 +95,7 @@ bool PlanRule::IsPossible() const {
 
 void PlanRule::Replan() {
   if (!state_.stale) {
-    state_.stale = std::ranges::any_of(roster_.Touched(), [&](GroupId id) {
+    state_.stale = std::ranges::any_of(roster_.touched().Among(roster_.groups()), [&](GroupId id) {
       return id != kTrainers && state_.groups.Of(id).in_plan != state_.epoch &&
              IsPlannable(*roster_.FindGroup(id));
     });
@@ -179,7 +179,7 @@ bool PlanRule::OnPlanMade(uint32_t epoch) {
   state_.phase = PlanPhase::kPreparing;
   state_.ever = state_.ever || !state_.partial;
   for (const Group& listed : roster_.groups()) {
-    roster_.Touch(listed.id);
+    roster_.touched().Add(listed.id);
     GroupPlan& group = state_.groups.Edit(listed.id);
     const bool planned = IsComplete(listed) &&
                          AnyMember(roster_, listed, [&](const Worker& worker) { return IsMember(worker); });
@@ -235,7 +235,7 @@ void PlanRule::OnPrepared(const Worker& worker, const protocol::Prepared& messag
   out_.Disarm(TimerKind::kPrepare);
   for (const Group& group : roster_.groups()) {
     if (state_.partial || state_.groups.Of(group.id).in_plan != state_.epoch) continue;
-    roster_.Touch(group.id);
+    roster_.touched().Add(group.id);
     state_.groups.Edit(group.id).failed_prepares = 0;
   }
   out_.Log(LogLevel::kInfo, "epoch ", state_.epoch, " is prepared: all connections are made");
@@ -252,7 +252,7 @@ void PlanRule::Blame(const Worker& culprit, const Status& reason, bool may_pass)
   if (rules_.repair->IsPlanned()) return rules_.repair->PlanFailed(reason);
   const GroupId id = culprit.group;
   const SessionId session = culprit.session;
-  roster_.Touch(id);
+  roster_.touched().Add(id);
   GroupPlan& group = state_.groups.Edit(id);
   if (group.failed_epoch == state_.epoch) return;  // Counted already.
   group.failed_epoch = state_.epoch;
@@ -268,13 +268,13 @@ void PlanRule::Blame(const Worker& culprit, const Status& reason, bool may_pass)
     return out_.Arm(TimerKind::kRetry, id, RetryAfter(config_.lease, group.failed_prepares));
   }
   group.failed_prepares = 0;
-  rules_.membership->Refuse(
-      id == kTrainers ? std::vector{session} : roster_.MembersOf(*roster_.FindGroup(id)), reason);
+  rules_.membership->Refuse(id == kTrainers ? std::vector{session} : MembersOf(*roster_.FindGroup(id)),
+                            reason);
 }
 
 void PlanRule::OnRetryTimer(GroupId id) {
   if (roster_.FindGroup(id) == nullptr) return;
-  roster_.Touch(id);
+  roster_.touched().Add(id);
   state_.groups.Edit(id).left_out = false;
 }
 

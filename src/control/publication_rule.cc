@@ -53,8 +53,8 @@ void PublicationRule::RefusePublished(const Worker& trainer, const protocol::Pub
 
 std::vector<SessionId> PublicationRule::OfferersOf(int64_t number) const {
   std::vector<SessionId> sessions;
-  if (roster_.Offering(number) == 0) return sessions;
-  for (const SessionId session : roster_.MembersOf(roster_.trainers()))
+  if (roster_.offers().Of(number) == 0) return sessions;
+  for (const SessionId session : MembersOf(roster_.trainers()))
     if (roster_.Find(session)->offered == number) sessions.push_back(session);
   return sessions;
 }
@@ -88,8 +88,8 @@ void PublicationRule::Supersede(int64_t number) {
 }
 
 void PublicationRule::FailWaiting(const Status& reason, bool for_good) {
-  if (roster_.waiting() == 0) return;
-  for (const SessionId session : roster_.MembersOf(roster_.trainers())) {
+  if (roster_.offers().waiting() == 0) return;
+  for (const SessionId session : MembersOf(roster_.trainers())) {
     const Worker& trainer = *roster_.Find(session);
     if (!trainer.waiting) continue;
     const int64_t number = trainer.offered;
@@ -141,7 +141,7 @@ void PublicationRule::OnCancel(const Worker& trainer, const protocol::Cancel& me
 
 /// Numbers only grow: what one trainer has gone past, no other completes.
 void PublicationRule::FailPassed() {
-  if (!roster_.AnyPassed()) return;
+  if (!roster_.offers().AnyPassed()) return;
   const auto newest = std::ranges::max_element(roster_.workers(), {}, &Worker::offered);
   for (const Worker& trainer : roster_.workers()) {
     if (!trainer.waiting || trainer.offered == newest->offered) continue;
@@ -155,7 +155,7 @@ void PublicationRule::FailPassed() {
 
 void PublicationRule::FailHopeless() {
   FailPassed();
-  if (roster_.waiting() == 0) return;
+  if (roster_.offers().waiting() == 0) return;
   const Group& trainers = roster_.trainers();
   if (!IsComplete(trainers) && !trainers.loss.ok()) return FailWaiting(trainers.loss, true);
   const Status& loss = rules_.membership->engine_loss();
@@ -187,15 +187,11 @@ std::string PublicationRule::Disagreement() const {
 }
 
 void PublicationRule::ArmCatchUp() {
-  const bool wanted = roster_.waiting() != 0 && !rules_.updates->open() && IsComplete(roster_.trainers()) &&
-                      CommonOffer(roster_) < 0;
+  const bool wanted = roster_.offers().waiting() != 0 && !rules_.updates->open() &&
+                      IsComplete(roster_.trainers()) && CommonOffer(roster_) < 0;
   if (wanted == state_.catch_up_timer) return;
   state_.catch_up_timer = wanted;
-  if (wanted) {
-    out_.Arm(TimerKind::kCatchUp, 0, config_.timeout);
-  } else {
-    out_.Disarm(TimerKind::kCatchUp);
-  }
+  out_.ArmOrDisarm(wanted, TimerKind::kCatchUp, 0, config_.timeout);
 }
 
 void PublicationRule::OnCatchUpTimer() {

@@ -21,14 +21,13 @@ void RanksState::Index() {
 }
 
 Receiver* RanksState::Of(SessionId session) {
-  const auto of = [this](uint32_t at) { return receivers[at].session; };
-  const auto at = std::ranges::lower_bound(by_session_, session, {}, of);
-  return at != by_session_.end() && of(*at) == session ? &receivers[*at] : nullptr;
+  const uint32_t* at =
+      FindSorted(by_session_, session, [this](uint32_t one) { return receivers[one].session; });
+  return at == nullptr ? nullptr : &receivers[*at];
 }
 
 const RanksState::Counts* RanksState::CountsOf(GroupId engine) const {
-  const auto at = std::ranges::lower_bound(engines_, engine, {}, &Counts::engine);
-  return at != engines_.end() && at->engine == engine ? &*at : nullptr;
+  return FindSorted(engines_, engine, &Counts::engine);
 }
 
 std::span<Receiver> RanksState::RanksOf(GroupId engine) {

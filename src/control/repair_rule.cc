@@ -170,9 +170,9 @@ bool RepairRule::HasNewcomers() const {
 }
 
 bool RepairRule::OpenFromPeers() {
-  const bool publishing = roster_.waiting() != 0 && CommonOffer(roster_) >= 0;
+  const bool publishing = roster_.offers().waiting() != 0 && CommonOffer(roster_) >= 0;
   const bool planning = rules_.planning->plan().phase == PlanPhase::kPlanning;
-  if (roster_.quiet() || rules_.updates->open() || publishing || planning) return false;
+  if (roster_.touched().quiet() || rules_.updates->open() || publishing || planning) return false;
   const Version version = NewestServed();
   std::vector<const Group*> lacking;
   if (version.number >= 0) lacking = Lacking(version);
@@ -180,7 +180,7 @@ bool RepairRule::OpenFromPeers() {
     return Holds(group, version);
   });
   if (holders == 0) {
-    roster_.NoteQuiet();
+    roster_.touched().NoteQuiet();
     return false;
   }
   OpenFor(std::move(lacking), static_cast<size_t>(holders), version);

@@ -14,64 +14,46 @@ void Adjust(uint32_t& count, bool counts, int sign) {
   if (counts) count += static_cast<uint32_t>(sign);
 }
 
-}  // namespace
-
-Roster::Roster() {
-  groups_.emplace_back();
-  by_name_.push_back(kTrainers);
+auto GroupNameIn(const Roster& roster) {
+  return [&roster](GroupId id) { return std::string_view(roster.FindGroup(id)->name); };
 }
+
+/// The version that all ranks of the complete group serve; otherwise none.
+Version ServedBy(const Roster& roster, const Group& group) {
+  const auto serving = group.counts.states[static_cast<size_t>(protocol::EngineState::kServing)];
+  if (!IsComplete(group) || serving != group.members) return {};
+  const Version& first = roster.Find(group.ranks.front())->version;
+  for (const SessionId session : group.ranks)
+    if (roster.Find(session)->version != first) return {};
+  return first;
+}
+
+}  // namespace
 
 // --- Look-ups -------------------------------------------------------------------------------------------
 
 const Worker* Roster::Find(SessionId session) const {
-  const auto at = std::ranges::lower_bound(workers_, session, {}, &Worker::session);
-  return at != workers_.end() && at->session == session ? &*at : nullptr;
+  return FindSorted(workers_, session, &Worker::session);
 }
 
-const Group* Roster::FindGroup(GroupId id) const {
-  const auto at = std::ranges::lower_bound(groups_, id, {}, &Group::id);
-  return at != groups_.end() && at->id == id ? &*at : nullptr;
-}
+const Group* Roster::FindGroup(GroupId id) const { return FindSorted(groups_, id, &Group::id); }
 
 const Group* Roster::Named(std::string_view engine) const {
-  const auto name = [this](GroupId id) { return std::string_view(FindGroup(id)->name); };
-  const auto at = std::ranges::lower_bound(by_name_, engine, {}, name);
-  return at != by_name_.end() && name(*at) == engine ? FindGroup(*at) : nullptr;
-}
-
-const Worker* Roster::MemberOf(const Group& group, uint32_t rank) const {
-  return rank < group.ranks.size() && group.ranks[rank] != 0 ? Find(group.ranks[rank]) : nullptr;
-}
-
-std::vector<SessionId> Roster::MembersOf(const Group& group) const {
-  std::vector<SessionId> members;
-  members.reserve(group.members);
-  for (const SessionId session : group.ranks)
-    if (session != 0) members.push_back(session);
-  std::ranges::sort(members);
-  return members;
+  const GroupId* id = FindSorted(by_name_, engine, GroupNameIn(*this));
+  return id == nullptr ? nullptr : FindGroup(*id);
 }
 
 const Group* Roster::ControlledBy(SessionId session) const {
-  const auto at = std::ranges::lower_bound(controls_, session, {}, &ControlOf::session);
-  return at != controls_.end() && at->session == session ? FindGroup(at->group) : nullptr;
+  const ControlOf* control = FindSorted(controls_, session, &ControlOf::session);
+  return control == nullptr ? nullptr : FindGroup(control->group);
 }
-
-uint32_t Roster::Offering(int64_t number) const {
-  const auto at = std::ranges::lower_bound(offers_, number, {}, &Offer::number);
-  return at != offers_.end() && at->number == number ? at->trainers : 0;
-}
-
-Worker& Roster::At(SessionId session) { return const_cast<Worker&>(*Find(session)); }
-Group& Roster::GroupAt(GroupId id) { return const_cast<Group&>(*FindGroup(id)); }
 
 // --- Counts ---------------------------------------------------------------------------------------------
 
 void Roster::Count(const Worker& worker, int sign) {
-  Group& group = GroupAt(worker.group);
   const bool trainer = worker.group == kTrainers;
   const bool sleeps = worker.state == protocol::EngineState::kSuspended;
-  GroupCounts& counts = group.counts;
+  GroupCounts& counts = Change(*FindGroup(worker.group)).counts;
   Adjust(counts.ready, worker.registered && (trainer || worker.landed), sign);
   Adjust(counts.suspended, sleeps, sign);
   Adjust(counts.fencing, worker.fencing.has_value(), sign);
@@ -79,30 +61,10 @@ void Roster::Count(const Worker& worker, int sign) {
   Adjust(counts.states[static_cast<size_t>(worker.state)], true, sign);
   if (sleeps) {
     Adjust(suspended_, true, sign);
-    Touch(kTrainers);  // They wait for those who sleep.
+    touched_.Add(kTrainers);  // They wait for those who sleep.
   }
   Adjust(unprepared_, worker.planned != 0 && worker.planned == epoch_ && worker.prepared != epoch_, sign);
-  if (trainer) CountOffer(worker, sign);
-}
-
-void Roster::CountOffer(const Worker& trainer, int sign) {
-  Adjust(waiting_, trainer.waiting, sign);
-  auto at = std::ranges::lower_bound(offers_, trainer.offered, {}, &Offer::number);
-  if (at == offers_.end() || at->number != trainer.offered)
-    at = offers_.insert(at, {.number = trainer.offered});
-  Adjust(at->trainers, true, sign);
-  Adjust(at->waiting, trainer.waiting, sign);
-  if (at->trainers == 0) offers_.erase(at);
-}
-
-void Roster::FindServed(Group& group) {
-  group.served = {};
-  const auto serving = group.counts.states[static_cast<size_t>(protocol::EngineState::kServing)];
-  if (!IsComplete(group) || serving != group.members) return;
-  const Version& first = MemberOf(group, 0)->version;
-  for (const SessionId session : group.ranks)
-    if (Find(session)->version != first) return;
-  group.served = first;
+  if (trainer) sign > 0 ? offers_.Add(worker) : offers_.Remove(worker);
 }
 
 // --- Changes --------------------------------------------------------------------------------------------
@@ -118,27 +80,27 @@ Roster::Edit::Edit(Roster& roster, Worker& worker)
 
 Roster::Edit::~Edit() {
   roster_.Count(worker_, 1);
-  roster_.Touch(worker_.group);
   const bool same = served_ == Serves(worker_) && run_ == protocol::RunOf(worker_.version) &&
                     number_ == worker_.version.number;
-  if (!same) roster_.FindServed(roster_.GroupAt(worker_.group));
+  if (same) return;
+  Group& group = roster_.Change(*roster_.FindGroup(worker_.group));
+  group.served = ServedBy(roster_, group);
 }
 
 Roster::Edit Roster::Change(const Worker& worker) { return {*this, const_cast<Worker&>(worker)}; }
 
 Group& Roster::Change(const Group& group) {
-  Touch(group.id);
+  touched_.Add(group.id);
   return const_cast<Group&>(group);
 }
 
 const Group& Roster::AddGroup(std::string engine) {
-  const auto name = [this](GroupId id) { return std::string_view(FindGroup(id)->name); };
-  const auto at = std::ranges::lower_bound(by_name_, std::string_view(engine), {}, name);
+  const auto at = std::ranges::lower_bound(by_name_, std::string_view(engine), {}, GroupNameIn(*this));
   by_name_.insert(at, next_group_);
   Group& group = groups_.emplace_back();
   group.id = next_group_++;
   group.name = std::move(engine);
-  Touch(group.id);
+  touched_.Add(group.id);
   return group;
 }
 
@@ -148,85 +110,48 @@ void Roster::RemoveGroup(GroupId id) {
 }
 
 void Roster::SetWorldSize(const Group& listed, uint32_t world_size) {
-  Group& group = GroupAt(listed.id);
+  Group& group = Change(listed);
   group.world_size = world_size;
   group.ranks.resize(world_size);
-  Touch(group.id);
 }
 
 void Roster::SetControl(const Group& listed, const Control& control) {
-  Group& group = GroupAt(listed.id);
+  Group& group = Change(listed);
   if (group.control.session != 0) {
     const auto old = std::ranges::lower_bound(controls_, group.control.session, {}, &ControlOf::session);
     controls_.erase(old);
   }
   group.control = control;
-  Touch(group.id);
   if (control.session == 0) return;
   const auto at = std::ranges::lower_bound(controls_, control.session, {}, &ControlOf::session);
   controls_.insert(at, {.session = control.session, .group = group.id});
 }
 
 const Worker& Roster::Add(Worker worker) {
-  Group& group = GroupAt(worker.group);
+  Group& group = Change(*FindGroup(worker.group));
   if (group.members++ == 0 && group.id != kTrainers) ++inhabited_;
   group.ranks[worker.rank] = worker.session;
   const auto at = std::ranges::lower_bound(workers_, worker.session, {}, &Worker::session);
   const Worker& added = *workers_.insert(at, std::move(worker));
   Count(added, 1);
-  Touch(group.id);
-  FindServed(group);
+  group.served = ServedBy(*this, group);
   return added;
 }
 
 void Roster::Remove(SessionId session) {
-  Worker& worker = At(session);
-  Group& group = GroupAt(worker.group);
+  const Worker& worker = *Find(session);
+  Group& group = Change(*FindGroup(worker.group));
   Count(worker, -1);
   if (--group.members == 0 && group.id != kTrainers) --inhabited_;
   group.ranks[worker.rank] = 0;
   workers_.erase(workers_.begin() + (&worker - workers_.data()));
-  Touch(group.id);
-  FindServed(group);
+  group.served = ServedBy(*this, group);
 }
 
 void Roster::BeginEpoch(uint32_t epoch) {
   epoch_ = epoch;
   unprepared_ = 0;
-  TouchAll();
-}
-
-// --- Touched --------------------------------------------------------------------------------------------
-
-void Roster::Touch(GroupId id) {
-  if (id != kTrainers) quiet_ = false;
-  if (!all_touched_ && (touched_.empty() || touched_.back() != id)) touched_.push_back(id);
-}
-
-void Roster::TouchAll() {
-  quiet_ = false;
-  all_touched_ = true;
-  touched_.clear();
-}
-
-std::vector<GroupId> Roster::Touched() const {
-  std::vector<GroupId> ids;
-  if (all_touched_) {
-    ids.reserve(groups_.size());
-    for (const Group& group : groups_) ids.push_back(group.id);
-    return ids;
-  }
-  ids = touched_;
-  std::ranges::sort(ids);
-  const auto rest = std::ranges::unique(ids);
-  ids.erase(rest.begin(), rest.end());
-  std::erase_if(ids, [this](GroupId id) { return FindGroup(id) == nullptr; });
-  return ids;
-}
-
-void Roster::Untouch() {
-  all_touched_ = false;
-  touched_.clear();
+  touched_.AddAll();
 }
 
 }  // namespace weightcast::control

@@ -8,7 +8,7 @@
 #include "weightcast/status.h"
 
 /// What rules change in the roster, each a fact that a worker has told, or that it is being told. Who is here
-/// is membership's to change; Roster itself has SetControl, BeginEpoch and NoteQuiet.
+/// is membership's to change; Roster itself has SetControl and BeginEpoch.
 namespace weightcast::control {
 
 // --- A worker -------------------------------------------------------------------------------------------

@@ -6,6 +6,19 @@ namespace weightcast::control {
 
 using protocol::EngineState;
 
+const Worker* WorkerAt(const Roster& roster, const Group& group, uint32_t rank) {
+  return rank < group.ranks.size() && group.ranks[rank] != 0 ? roster.Find(group.ranks[rank]) : nullptr;
+}
+
+std::vector<SessionId> MembersOf(const Group& group) {
+  std::vector<SessionId> members;
+  members.reserve(group.members);
+  for (const SessionId session : group.ranks)
+    if (session != 0) members.push_back(session);
+  std::ranges::sort(members);
+  return members;
+}
+
 protocol::WorkerName NameOf(const Roster& roster, const Worker& worker) {
   const Group* group = roster.FindGroup(worker.group);
   return {.role = worker.group == kTrainers ? protocol::Role::kTrainer : protocol::Role::kInference,
@@ -55,7 +68,7 @@ bool IsLastPart(const Roster& roster, GroupId engine, uint32_t part) {
 }
 
 int64_t CommonOffer(const Roster& roster) {
-  return IsComplete(roster.trainers()) ? roster.CommonOffer() : -1;
+  return IsComplete(roster.trainers()) ? roster.offers().Common() : -1;
 }
 
 std::vector<SessionId> Present(const Roster& roster, std::span<const SessionId> sessions) {

@@ -27,6 +27,10 @@ namespace weightcast::control {
 /// Some rank switches in its user's call, which may begin late.
 [[nodiscard]] inline bool HasShadow(const Group& group) { return group.counts.in_place != group.members; }
 
+/// Of a group; nullptr: that rank is not here.
+[[nodiscard]] const Worker* WorkerAt(const Roster& roster, const Group& group, uint32_t rank);
+/// Those that are here, by session.
+[[nodiscard]] std::vector<SessionId> MembersOf(const Group& group);
 template <typename Is>
 [[nodiscard]] bool AnyMember(const Roster& roster, const Group& group, const Is& is) {
   return std::ranges::any_of(group.ranks,

@@ -32,8 +32,7 @@ void RunRule::TrainerJoins(const protocol::Hello& hello) {
       Code::kUnavailable,
       StrCat(protocol::ToString(hello.name),
              " was started again as a new process; publish the state that the trainers agree on"));
-  const auto before = std::ranges::lower_bound(state_.members, hello.name.rank, {}, &RunMember::rank);
-  const bool known = before != state_.members.end() && before->rank == hello.name.rank;
+  const RunMember* before = FindSorted(state_.members, hello.name.rank, &RunMember::rank);
   const protocol::Run run = state_.run;
   // Of two that come from different runs of earlier controllers, or from one and from none, one may have been
   // started after the other had published.
@@ -43,7 +42,7 @@ void RunRule::TrainerJoins(const protocol::Hello& hello) {
     state_.before = hello.run;
     const bool adopted = hello.run.number > 0 && hello.run.number >= state_.seen && !IsOver(hello.run);
     adopted ? Raise(hello.run, reason) : Begin(state_.seen, reason);
-  } else if (known ? before->incarnation != hello.incarnation : elsewhere) {
+  } else if (before != nullptr ? before->incarnation != hello.incarnation : elsewhere) {
     state_.before = hello.run;
     Begin(std::max({run.number, hello.run.number, state_.seen}), reason);
   }

@@ -239,7 +239,7 @@ void UpdateRecorder::OpenUpdate(const protocol::GrantRequest& request, const Mac
 }
 
 void UpdateRecorder::Look(const MachineState& state, TimePoint now) {
-  awaited_ = state.roster.waiting() != 0;
+  awaited_ = state.roster.offers().waiting() != 0;
   if (open_ && (!state.updates.open || state.updates.open->id.sequence != open_->timeline.id.sequence))
     Close(now);
 }

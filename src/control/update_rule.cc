@@ -82,7 +82,7 @@ void UpdateRule::Open(NewUpdate update) {
   rules_.ranks->Open(seats);
   rules_.engines->Open(engines, EngineStep::kGranting);
   rules_.repair->Open(Holders::kTrainersLeft);
-  roster_.TouchAll();
+  roster_.touched().AddAll();
   for (const GroupId engine : engines) rules_.engines->BeginGrants(engine);
 }
 
@@ -91,14 +91,14 @@ void UpdateRule::OpenFromEngines(NewUpdate update) {
   ++state_.attempt;
   std::vector<Ranks::Seat> seats;
   for (const GroupId engine : update.engines)
-    for (const SessionId session : roster_.MembersOf(*roster_.FindGroup(engine)))
+    for (const SessionId session : MembersOf(*roster_.FindGroup(engine)))
       seats.push_back({.session = session});
   const std::vector<GroupId> engines = std::move(update.engines);
   SetOpen(std::move(update));
   rules_.ranks->Open(seats);
   rules_.engines->Open(engines, EngineStep::kSourceless);
   rules_.repair->Open(Holders::kEngines);
-  roster_.TouchAll();
+  roster_.touched().AddAll();
   for (const GroupId engine : engines)
     if (!rules_.deadlines->IsGranting(engine)) rules_.deadlines->Begin(engine);
   rules_.repair->Advance();
@@ -182,7 +182,7 @@ void UpdateRule::SourceBroken(const Worker& worker, const protocol::UpdateId& fa
 
 bool UpdateRule::IsSomethingNewer() const {
   const Version offered = protocol::VersionOf(rules_.runs->run(), CommonOffer(roster_));
-  return roster_.waiting() != 0 && offered.number >= 0 &&
+  return roster_.offers().waiting() != 0 && offered.number >= 0 &&
          protocol::RunAndNumber(state_.open->version) < protocol::RunAndNumber(offered);
 }
 
@@ -232,7 +232,7 @@ void UpdateRule::BeginAgain(const Worker& worker, std::string_view what) {
 void UpdateRule::Withdraw() {
   rules_.engines->Withdraw();
   rules_.planning->EndPartial();
-  roster_.TouchAll();
+  roster_.touched().AddAll();
   rules_.engines->Close();
   rules_.ranks->Close();
   rules_.repair->Close();
@@ -278,7 +278,7 @@ bool UpdateRule::NoteEnds(const std::vector<EngineEnd>& ends, const Version& ver
 }
 
 void UpdateRule::Finish() {
-  roster_.TouchAll();
+  roster_.touched().AddAll();
   const UpdateState update = *std::exchange(state_.open, std::nullopt);
   const std::vector<EngineEnd> ends = rules_.engines->Close();
   const std::vector<Arrival> arrivals = rules_.ranks->Close();

@@ -24,7 +24,7 @@ void Normalise(control::MachineState& s) {
     group.last_error = {};
     DropText(group.loss);
   }
-  s.roster.Untouch();
+  s.roster.touched().Clear();
   if (!s.updates.open) return;
   for (auto& target : s.engines.targets) DropText(target.reason);
   for (auto& absent : s.updates.open->absent) DropText(absent.reason);

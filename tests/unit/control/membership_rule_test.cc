@@ -26,11 +26,11 @@ TEST_F(MembershipRuleTest, TheJoinTimerRunsUntilTheGroupIsPlanned) {
   const GroupId group = Of(rank).group;
   rule.ArmJoinTimers();
   EXPECT_TRUE(state.join_timers.Of(group));
-  roster.Untouch();
+  roster.touched().Clear();
   facts.planned = true;
   rule.ArmJoinTimers();
   EXPECT_TRUE(state.join_timers.Of(group)) << "a group that nothing has touched is not looked at";
-  roster.Touch(group);
+  roster.touched().Add(group);
   rule.ArmJoinTimers();
   EXPECT_FALSE(state.join_timers.Of(group));
 }

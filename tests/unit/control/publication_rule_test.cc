@@ -47,7 +47,7 @@ TEST_F(PublicationRuleTest, AHeldVersionIsOfferedOnWhenThereIsNoEngine) {
   EXPECT_EQ(Sent<protocol::Done>().size(), 2U);
   EXPECT_EQ(Of(first).offered, 1);
   EXPECT_EQ(Of(second).offered, -1);
-  EXPECT_EQ(roster.waiting(), 0U);
+  EXPECT_EQ(roster.offers().waiting(), 0U);
 }
 
 TEST_F(PublicationRuleTest, CancelOfAnotherRunAbortsTheUpdateAndKeepsTheNumber) {

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "control/roster_facts.h"
+
 namespace weightcast::control {
 namespace {
 
@@ -24,7 +26,7 @@ Roster MakeRoster() {
   roster.Add(WorkerOf(2, kTrainers, 1));
   roster.Add(WorkerOf(3, 1, 1));
   roster.Add(WorkerOf(4, 1, 0));
-  roster.Untouch();
+  roster.touched().Clear();
   return roster;
 }
 
@@ -34,11 +36,11 @@ TEST(Roster, FindsWorkersAndEngines) {
   EXPECT_EQ(engine.id, 1U);
   EXPECT_EQ(roster.Named("")->id, kTrainers);
   EXPECT_EQ(roster.Named("b"), nullptr);
-  EXPECT_EQ(roster.MemberOf(engine, 0)->session, 4U);
-  EXPECT_EQ(roster.MemberOf(engine, 2), nullptr);
-  EXPECT_EQ(roster.MembersOf(engine), (std::vector<SessionId>{3, 4}));
+  EXPECT_EQ(WorkerAt(roster, engine, 0)->session, 4U);
+  EXPECT_EQ(WorkerAt(roster, engine, 2), nullptr);
+  EXPECT_EQ(MembersOf(engine), (std::vector<SessionId>{3, 4}));
   roster.Remove(4);
-  EXPECT_EQ(roster.MemberOf(engine, 0), nullptr);
+  EXPECT_EQ(WorkerAt(roster, engine, 0), nullptr);
   EXPECT_EQ(roster.Find(4), nullptr);
   EXPECT_EQ(roster.empty_groups(), 0U);
   roster.Remove(3);
@@ -73,18 +75,18 @@ TEST(Roster, CountsWhatTrainersOffer) {
     edit->offered = number;
     edit->waiting = true;
   };
-  EXPECT_EQ(roster.CommonOffer(), -1);
+  EXPECT_EQ(roster.offers().Common(), -1);
   publish(1, 3);
-  EXPECT_EQ(roster.CommonOffer(), -1);
-  EXPECT_FALSE(roster.AnyPassed());
+  EXPECT_EQ(roster.offers().Common(), -1);
+  EXPECT_FALSE(roster.offers().AnyPassed());
   publish(2, 4);
-  EXPECT_TRUE(roster.AnyPassed()) << "3 cannot be completed any more";
+  EXPECT_TRUE(roster.offers().AnyPassed()) << "3 cannot be completed any more";
   publish(1, 4);
-  EXPECT_EQ(roster.CommonOffer(), 4);
-  EXPECT_EQ(roster.Offering(4), 2U);
-  EXPECT_EQ(roster.waiting(), 2U);
+  EXPECT_EQ(roster.offers().Common(), 4);
+  EXPECT_EQ(roster.offers().Of(4), 2U);
+  EXPECT_EQ(roster.offers().waiting(), 2U);
   roster.Remove(1);
-  EXPECT_EQ(roster.waiting(), 1U);
+  EXPECT_EQ(roster.offers().waiting(), 1U);
 }
 
 TEST(Roster, CountsWhoHasNotPreparedTheEpoch) {
@@ -101,17 +103,18 @@ TEST(Roster, CountsWhoHasNotPreparedTheEpoch) {
 
 TEST(Roster, TellsWhichGroupsAnEventHasTouched) {
   Roster roster = MakeRoster();
-  EXPECT_TRUE(roster.Touched().empty());
+  const auto touched = [&] { return roster.touched().Among(roster.groups()); };
+  EXPECT_TRUE(touched().empty());
   roster.Change(*roster.Find(3))->connected = false;
-  EXPECT_EQ(roster.Touched(), std::vector<GroupId>{1});
-  roster.NoteQuiet();
+  EXPECT_EQ(touched(), std::vector<GroupId>{1});
+  roster.touched().NoteQuiet();
   roster.Change(*roster.Find(1))->hold = true;
-  EXPECT_TRUE(roster.quiet()) << "a trainer is no engine";
-  EXPECT_EQ(roster.Touched(), (std::vector<GroupId>{kTrainers, 1}));
-  roster.Untouch();
+  EXPECT_TRUE(roster.touched().quiet()) << "a trainer is no engine";
+  EXPECT_EQ(touched(), (std::vector<GroupId>{kTrainers, 1}));
+  roster.touched().Clear();
   roster.Change(*roster.Find(3))->state = protocol::EngineState::kSuspended;
-  EXPECT_FALSE(roster.quiet());
-  EXPECT_EQ(roster.Touched(), (std::vector<GroupId>{kTrainers, 1})) << "the trainers wait for who sleeps";
+  EXPECT_FALSE(roster.touched().quiet());
+  EXPECT_EQ(touched(), (std::vector<GroupId>{kTrainers, 1})) << "the trainers wait for who sleeps";
 }
 
 }  // namespace
