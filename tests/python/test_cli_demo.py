@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree
 
 import pytest
 
-from cli import BINARY, FAST, Running, fails, only_json, run, write_checkpoint, write_safetensors
+from cli import BINARY, FAST, ROOT, Running, fails, only_json, run, write_checkpoint, write_safetensors
 from processes import wait_until
 
 GPT2_BYTES = 248_879_616
@@ -87,14 +86,36 @@ def test_shapes_of_clusters(small, shape):
     assert report["bit_exact"] is True
 
 
-def test_bench_update_sweeps_over_trainers(small, tmp_path):
+def test_bench_update_sweeps_over_trainers(small):
     flags = ["--checkpoint", small, "--versions", 2, "--transports", "shm", "--sweep-trainers", "1,3"]
-    plot = tmp_path / "sweep.svg"
-    results = only_json(run("bench", "update", *flags, "--plot", plot, "--json"))["results"]
-    circles = [one for one in xml.etree.ElementTree.parse(plot).iter() if one.tag.endswith("circle")]
-    assert len(circles) == 2
+    results = only_json(run("bench", "update", *flags, "--json"))["results"]
     assert [result["trainers"] for result in results] == [1, 3]
     assert all(result["bytes"] == results[0]["bytes"] and result["gb_per_s"] > 0 for result in results)
+
+
+@pytest.mark.parametrize(
+    ("report", "names"),
+    [
+        (
+            {"results": [{"transport": "shm", "memory": "any", "op": "write", "bytes": size, "iovs": iovs,
+                          "gb_per_s": 1.5} for size, iovs in ((8, 1), (64, 1), (64, 200))]},
+            ["shm any write"],
+        ),
+        (
+            {"model": "gpt2", "results": [{"transport": "tcp", "landing": landing, "trainers": 2,
+                                           "gb_per_s": 2.5} for landing in ("in_place", "shadow")]},
+            ["tcp in_place", "tcp shadow"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_bench_measured_is_drawn(tmp_path, report, names):
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "bench.svg"
+    script = [sys.executable, ROOT / "bench/plot.py", plot]
+    subprocess.run(script, input=json.dumps(report), text=True, check=True, timeout=60)
+    comments = re.findall(r"<!-- (.*?) -->", plot.read_text())  # One for each text.
+    assert [name for name in comments if name in names] == names
+    assert "GB/s" in comments
 
 
 def test_output_of_the_first_version_is_the_checkpoint_byte_for_byte(small, tmp_path):

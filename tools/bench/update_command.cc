@@ -2,9 +2,7 @@
 
 #include "base/statistics.h"
 #include "base/strings.h"
-#include "tools/bench/plot.h"
 #include "tools/command.h"
-#include "tools/common/files.h"
 #include "tools/common/json.h"
 #include "tools/common/output.h"
 #include "tools/demo/run.h"
@@ -55,7 +53,6 @@ class BenchUpdateCommand : public Command {
     flags.AddList("--sweep-trainers", sweep_, "NUMBERS",
                   "How time and bandwidth grow with the trainers, which share each engine's bytes: measured "
                   "with so many, one after the other; instead of --trainers");
-    flags.Add("--plot", plot_, "FILE.svg", "Draws GB/s by trainers, a line for each transport and landing");
   }
   Status Run(const Context& context) override {
     if (options_.versions < 2) {
@@ -81,7 +78,6 @@ class BenchUpdateCommand : public Command {
       }
     }
     bar.Clear();
-    if (!plot_.empty()) WC_RETURN_IF_ERROR(WriteFileAtomically(plot_, ToSvg(AsPlot(all))));
     return Print(context.json ? AsJson(all) : AsText(all));
   }
 
@@ -108,20 +104,6 @@ class BenchUpdateCommand : public Command {
       }
     }
     return ways;
-  }
-
-  [[nodiscard]] Plot AsPlot(const std::vector<UpdateTimes>& all) const {
-    Plot plot{.title = StrCat("weightcast bench update, ", options_.model),
-              .x_label = "trainers",
-              .y_label = "GB/s",
-              .lines = {}};
-    for (const UpdateTimes& one : all) {
-      const std::string name = StrCat(one.transport, " ", one.landing);
-      if (plot.lines.empty() || plot.lines.back().name != name) plot.lines.push_back({name, {}});
-      plot.lines.back().points.emplace_back(static_cast<double>(one.trainers), one.gb_per_s());
-    }
-    for (PlotLine& line : plot.lines) std::sort(line.points.begin(), line.points.end());
-    return plot;
   }
 
   std::string AsText(const std::vector<UpdateTimes>& all) const {
@@ -156,7 +138,6 @@ class BenchUpdateCommand : public Command {
   std::vector<std::string> transports_{"shm", "tcp"};
   std::vector<std::string> landings_{"in_place"};
   std::vector<std::string> sweep_;
-  std::string plot_;
 };
 
 }  // namespace

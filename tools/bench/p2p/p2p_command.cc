@@ -4,10 +4,8 @@
 #include "tools/bench/p2p/hosts.h"
 #include "tools/bench/p2p/measure.h"
 #include "tools/bench/p2p/memory.h"
-#include "tools/bench/plot.h"
 #include "tools/bench/processes.h"
 #include "tools/command.h"
-#include "tools/common/files.h"
 #include "tools/common/json.h"
 #include "tools/common/output.h"
 #include "tools/common/place.h"
@@ -96,7 +94,6 @@ class BenchP2pCommand : public Command {
               "Lend this host's half of each pair to --connect, until Ctrl-C. Other addresses than "
               "loopback need a token");
     flags.Add("--connect", options_.connect, "HOST:PORT", "Measure with the other half of each pair there");
-    flags.Add("--plot", plot_, "FILE.svg", "Draws GB/s by size, a line for each transport, memory and op");
   }
   Status Run(const Context& context) override {
     // Many processes on few cores.
@@ -118,7 +115,6 @@ class BenchP2pCommand : public Command {
       WC_RETURN_IF_ERROR(CheckStop());
     }
     bar.Clear();
-    if (!plot_.empty()) WC_RETURN_IF_ERROR(WriteFileAtomically(plot_, ToSvg(AsPlot(results))));
     return Print(context.json ? AsJson(results) : AsText(results));
   }
 
@@ -132,20 +128,6 @@ class BenchP2pCommand : public Command {
       options_.devices.push_back(device);
     }
     return Status::Ok();
-  }
-
-  /// Only what lies in one piece: the sizes of the others stand on another scale.
-  static Plot AsPlot(const std::vector<P2pResult>& results) {
-    Plot plot{
-        .title = "weightcast bench p2p", .x_label = "bytes", .y_label = "GB/s", .x_bytes = true, .lines = {}};
-    for (const P2pResult& result : results) {
-      if (result.what.iovs > 1) continue;
-      const std::string name = StrCat(result.what.transport, " ", result.what.memory, " ", result.what.op);
-      if (plot.lines.empty() || plot.lines.back().name != name) plot.lines.push_back({name, {}});
-      plot.lines.back().points.emplace_back(static_cast<double>(result.what.bytes()), result.gb_per_s);
-    }
-    for (PlotLine& line : plot.lines) std::sort(line.points.begin(), line.points.end());
-    return plot;
   }
 
   /// Cases that share two processes: of one transport and one kind of memory.
@@ -236,7 +218,6 @@ class BenchP2pCommand : public Command {
   int64_t milliseconds_ = 500;
   std::string listen_;
   P2pOptions options_;
-  std::string plot_;
 };
 
 }  // namespace
