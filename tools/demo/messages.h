@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/common/codec.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
 
@@ -28,16 +29,19 @@ struct DemoEvent {
   std::vector<uint64_t> sender_bytes{};       ///< By trainer rank; of many the slowest.
   std::vector<std::string> connection_map{};  ///< A line for each connection.
 };
+constexpr DemoEvent::Kind LastOf(DemoEvent::Kind) { return DemoEvent::Kind::kFailed; }
+constexpr auto Fields(Is<DemoEvent> auto& m, auto&& visit) {
+  return visit(F("kind", m.kind), F("version", m.version), F("text", m.text, protocol::Bytes{64 << 10}),
+               F("seconds", m.seconds), F("bytes", m.bytes),
+               F("sender_bytes", m.sender_bytes, List{protocol::kMaxWorkers}),
+               F("connection_map", m.connection_map, protocol::kConnections));
+}
 
 /// What the parent tells: publish this version, or end (0).
 struct DemoOrder {
   int64_t publish = 0;
 };
-
-std::string Encode(const DemoEvent& event);
-Result<DemoEvent> DecodeEvent(std::string_view bytes);
-std::string Encode(const DemoOrder& order);
-Result<DemoOrder> DecodeOrder(std::string_view bytes);
+constexpr auto Fields(Is<DemoOrder> auto& m, auto&& visit) { return visit(F("publish", m.publish)); }
 
 /// One datagram over the pair of sockets between parent and child.
 Status SendDatagram(int fd, std::string_view bytes);

@@ -162,7 +162,7 @@ Result<bool> Director::ReadFrom(size_t child, const std::set<DemoEvent::Kind>& k
     const bool ended = children_[child].WaitEnded(kGraceSeconds);
     return FailureOf(children_[child], ended ? children_[child].how() : "went silent");
   }
-  WC_ASSIGN_OR_RETURN(const DemoEvent event, DecodeEvent(*bytes));
+  WC_ASSIGN_OR_RETURN(const DemoEvent event, DecodeStruct<DemoEvent>(*bytes));
   if (event.kind == DemoEvent::Kind::kFailed) return FailureOf(children_[child], "failed: " + event.text);
   if (!kinds.contains(event.kind)) return false;
   take(child, event);
@@ -202,7 +202,7 @@ std::string TransportOf(const std::string& connection) {
 }
 
 Status Director::Publish(int64_t version, DemoReport& report) {
-  const std::string order = Encode(DemoOrder{version});
+  const std::string order = EncodeStruct(DemoOrder{version});
   for (size_t i = 1; i <= static_cast<size_t>(options_.cluster.trainers); ++i)
     WC_RETURN_IF_ERROR(SendDatagram(children_[i].fd(), order));
   DemoUpdate update{.version = version, .sender_bytes = {}};
@@ -225,7 +225,7 @@ Status Director::Publish(int64_t version, DemoReport& report) {
 }
 
 Status Director::EndAll() {
-  const std::string order = Encode(DemoOrder{});
+  const std::string order = EncodeStruct(DemoOrder{});
   // Workers first, so that they can take leave of a controller that is still there.
   for (const auto& [first, last] : {std::pair<size_t, size_t>{1, children_.size()}, {0, 1}}) {
     for (size_t i = first; i < last; ++i) WC_RETURN_IF_ERROR(SendDatagram(children_[i].fd(), order));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kBetweenLooks = 0.2;  ///< At the stop signal.
 
-Status Tell(const DemoEvent& event) { return SendDatagram(kParentDescriptor, Encode(event)); }
+Status Tell(const DemoEvent& event) { return SendDatagram(kParentDescriptor, EncodeStruct(event)); }
 
 /// The next version to publish; 0: end. Without a parent there is nothing left to do either.
 Result<int64_t> NextOrder() {
@@ -27,7 +27,7 @@ Result<int64_t> NextOrder() {
       return Status(
           Code::kCancelled,
           "the demo that started this process has ended, so this process ends; see the demo's output");
-    WC_ASSIGN_OR_RETURN(const DemoOrder order, DecodeOrder(**bytes));
+    WC_ASSIGN_OR_RETURN(const DemoOrder order, DecodeStruct<DemoOrder>(**bytes));
     return order.publish;
   }
 }

@@ -119,7 +119,7 @@ class Measurement {
     uint64_t bytes = 0;
     for (const size_t party : runners_) {
       WC_ASSIGN_OR_RETURN(const std::string answer, crew_.Answer(party));
-      WC_ASSIGN_OR_RETURN(const PartyTimes times, DecodeTimes(answer));
+      WC_ASSIGN_OR_RETURN(const PartyTimes times, DecodeStruct<PartyTimes>(answer));
       (crew_.remote(party) ? there : here).Add(times);
       bytes += times.transfers.size() * case_.bytes();
       for (const int64_t one : times.transfers) transfers_.push_back(static_cast<double>(one) / 1e9);
@@ -163,17 +163,17 @@ Result<std::vector<int32_t>> SetUp(const P2pCrew& crew, const P2pCase& one, uint
                            .number = static_cast<uint32_t>(party),
                            .messages = messages,
                            .devices = options.devices};
-    WC_RETURN_IF_ERROR(crew.Ask(party, Encode(setup)));
+    WC_RETURN_IF_ERROR(crew.Ask(party, Encode(Ask::kSetUp, setup)));
   }
   std::vector<PartyHello> hellos;
   for (const size_t party : all) {
     WC_ASSIGN_OR_RETURN(const std::string answer, crew.Answer(party));
-    WC_ASSIGN_OR_RETURN(PartyHello hello, DecodeHello(answer));
+    WC_ASSIGN_OR_RETURN(PartyHello hello, DecodeStruct<PartyHello>(answer));
     hellos.push_back(std::move(hello));
   }
   for (const size_t party : all) {
     const PartyConnect order{.peer = hellos[party ^ 1], .connects = party % 2 == 0};
-    WC_RETURN_IF_ERROR(crew.Ask(party, Encode(order)));
+    WC_RETURN_IF_ERROR(crew.Ask(party, Encode(Ask::kMeet, order)));
   }
   WC_RETURN_IF_ERROR(crew.AwaitAll(all));
   std::vector<int32_t> devices;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "memory/memory.h"
+#include "tools/common/codec.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
 
@@ -29,6 +30,11 @@ struct PartySetup {
   bool messages = false;            ///< It is to send or receive too.
   std::vector<uint32_t> devices{};  ///< For memory of devices, in turn by number; empty: its own choice.
 };
+constexpr auto Fields(Is<PartySetup> auto& m, auto&& visit) {
+  return visit(F("transport", m.transport, protocol::Name{}), F("memory", m.memory, protocol::Name{}),
+               F("bytes", m.bytes), F("number", m.number), F("messages", m.messages),
+               F("devices", m.devices, List{protocol::kMaxWorkers}));
+}
 
 /// How another party finds this one.
 struct PartyHello {
@@ -39,11 +45,20 @@ struct PartyHello {
   std::string metadata{};  ///< For messages; empty: it does not exchange any.
   int32_t device = -1;     ///< Whose memory it has; -1: the host's.
 };
+constexpr auto Fields(Is<PartyHello> auto& m, auto&& visit) {
+  return visit(F("number", m.number), F("incarnation", m.incarnation, protocol::Fixed{}),
+               F("descriptor", m.descriptor, protocol::Bytes{64 << 10}),
+               F("addresses", m.addresses, protocol::kAddresses),
+               F("metadata", m.metadata, protocol::Bytes{4096}), F("device", m.device));
+}
 
 struct PartyConnect {
   PartyHello peer;
   bool connects = false;  ///< Otherwise it waits for the peer.
 };
+constexpr auto Fields(Is<PartyConnect> auto& m, auto&& visit) {
+  return visit(F("peer", m.peer), F("connects", m.connects));
+}
 
 /// One round: `slots` transfers of the same kind, each with bytes of its own.
 struct PartyWork {
@@ -61,6 +76,11 @@ struct PartyWork {
   /// Bytes between the beginnings of two slots. Pieces lie twice their length apart.
   [[nodiscard]] uint64_t stride() const { return ((iovs == 1 ? piece_bytes : 2 * bytes()) + 63) / 64 * 64; }
 };
+constexpr auto Fields(Is<PartyWork> auto& m, auto&& visit) {
+  return visit(F("op", m.op, protocol::Name{}), F("piece_bytes", m.piece_bytes), F("iovs", m.iovs),
+               F("slots", m.slots), F("repeats", m.repeats), F("from", m.from), F("to", m.to),
+               F("seed", m.seed), F("start", m.start));
+}
 
 /// What the other party does while one sends pings or signals. nullopt: nothing.
 std::optional<std::string_view> AnswerTo(std::string_view op);
@@ -76,17 +96,14 @@ struct PartyTimes {
   int64_t end = 0;
   std::vector<int64_t> transfers{};  ///< Nanoseconds of each.
 };
+constexpr auto Fields(Is<PartyTimes> auto& m, auto&& visit) {
+  return visit(F("begin", m.begin), F("end", m.end),
+               F("transfers", m.transfers, List{protocol::kMaxMessageBytes}));
+}
 
-std::string Encode(const PartySetup& setup);
-std::string Encode(const PartyHello& hello);
-std::string Encode(const PartyConnect& order);
-std::string Encode(Ask ask, const PartyWork& work);
-std::string Encode(const PartyTimes& times);
-/// These take what stands after the first byte. Errors: kProtocol.
-Result<PartySetup> DecodeSetup(std::string_view bytes);
-Result<PartyHello> DecodeHello(std::string_view bytes);
-Result<PartyConnect> DecodeConnect(std::string_view bytes);
-Result<PartyWork> DecodeWork(std::string_view bytes);
-Result<PartyTimes> DecodeTimes(std::string_view bytes);
+/// The message that asks a party for this; its answer is the struct alone.
+std::string Encode(Ask ask, const protocol::HasFields auto& message) {
+  return static_cast<char>(ask) + EncodeStruct(message);
+}
 
 }  // namespace weightcast::tools

@@ -65,7 +65,7 @@ Result<std::string> P2pMessenger::RunSends(const PartyWork& work) const {
     last = now;
   }
   times.end = last;
-  return Encode(times);
+  return EncodeStruct(times);
 }
 
 Result<std::string> P2pMessenger::RunReceives(const PartyWork& work) const {

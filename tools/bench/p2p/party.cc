@@ -72,7 +72,7 @@ class Party {
                       StrCat("this process of the benchmark got a message of the unknown type ",
                              static_cast<int>(ask), "; run the same release on both sides"));
     }
-    WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeWork(message));
+    WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeStruct<PartyWork>(message));
     WC_RETURN_IF_ERROR(Accept(work));
     if (ask == Ask::kRun && work.op == "send") return messenger_->RunSends(work);
     if (ask == Ask::kRun && work.op == "recv") return messenger_->RunReceives(work);
@@ -85,7 +85,7 @@ class Party {
 
  private:
   Result<std::string> SetUp(std::string_view message) {
-    WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeSetup(message));
+    WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeStruct<PartySetup>(message));
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
       return Status(Code::kProtocol, StrCat("this process of the benchmark was set up twice, or with ",
                                             setup.bytes, " bytes, of which ", kMaxBytes,
@@ -114,11 +114,11 @@ class Party {
       WC_ASSIGN_OR_RETURN(messenger_, P2pMessenger::Make(settings, token_, setup.number, memory_.bytes()));
       hello.metadata = messenger_->metadata();
     }
-    return Encode(hello);
+    return EncodeStruct(hello);
   }
 
   Result<std::string> Meet(std::string_view message) {
-    WC_ASSIGN_OR_RETURN(const PartyConnect order, DecodeConnect(message));
+    WC_ASSIGN_OR_RETURN(const PartyConnect order, DecodeStruct<PartyConnect>(message));
     if (endpoint_ == nullptr)
       return Status(
           Code::kProtocol,
@@ -210,7 +210,7 @@ class Party {
       }
     }
     times.end = last;
-    return Encode(times);
+    return EncodeStruct(times);
   }
 
   /// Writes that the peer sees arrive in its memory and answers by others: one takes half the time of both.
@@ -234,7 +234,7 @@ class Party {
       last = now;
     }
     times.end = last;
-    return first ? Encode(times) : std::string();
+    return first ? EncodeStruct(times) : std::string();
   }
 
   /// Pings that tell the peer of themselves, each a transfer of its grant: nobody looks at memory.
@@ -267,7 +267,7 @@ class Party {
                            " bytes of its write; please report this as a bug, with the command "
                            "line"));
     connection_->RevokeGrant(ours, {});
-    return first ? Encode(times) : std::string();
+    return first ? EncodeStruct(times) : std::string();
   }
 
   Result<GrantName> TradeGrants(const GrantName& ours) {
