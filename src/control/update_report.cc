@@ -97,9 +97,9 @@ protocol::Done MakeDone(const MachineConfig& config, const Roster& roster, const
   done.met_policy = committed > 0 && (!config.together || committed == done.engines.size());
   if (done.met_policy) done.reason = Status::Ok();
   if (!done.met_policy && done.reason.ok())
-    done.reason = {
-        Code::kUnavailable,
-        "no engine took part: none has joined, or all failed or were late; `weightcast info` shows them"};
+    done.reason = {Code::kUnavailable,
+                   "no engine took part: none has joined, or all failed or were late; `weightcast info "
+                   "--controller` with its address shows which"};
   ListRows(roster, report, done);
   return done;
 }

@@ -87,7 +87,7 @@ void Connection::State::End(Status reason) {
   core_->timers().Cancel(grace_);
   core_->sockets().Forget(socket_key_);
   // It may be broken: then the peer learns of it in its own way.
-  if (channel_.Send({MessageType::kShutdown, endpoint::EncodeOutcome(reason)}).ok()) {
+  if (channel_.Send({MessageType::kShutdown, endpoint::EncodeOutcome(WithSameRelease(reason))}).ok()) {
     core_->lingering().Add(std::move(channel_), /*proven=*/true);
   }
   sender_.EndAll(reason);

@@ -30,9 +30,10 @@ Status CheckLabel(std::string_view label) {
 
 Status CheckProtocol(uint32_t version) {
   if (version == kProtocolVersion) return Status::Ok();
-  return {Code::kProtocol, StrCat("this controller speaks protocol version ", kProtocolVersion, ", not ",
-                                  version == 0 ? "an older one" : std::to_string(version),
-                                  "; use the same weightcast on all hosts")};
+  return {Code::kProtocol,
+          StrCat("the controller speaks protocol version ", kProtocolVersion, ", and the worker ",
+                 version == 0 ? "an older one" : std::to_string(version),
+                 "; use the same weightcast on all hosts")};
 }
 
 std::string FaultOf(const Term& term) {

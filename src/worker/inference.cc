@@ -107,10 +107,10 @@ class InferenceWorker final : public Inference {
     if (!ended.ok()) return ended;
     if (woken == Woken::kInterrupted) return InterruptedCall("the wait for all trainers to register");
     if (woken == Woken::kAway) return limits.patience.absence->Told();
-    return Status(
-        Code::kTimedOut,
-        "not all trainers have registered within the timeout of this call; `weightcast info` shows which "
-        "are missing");
+    return Status(Code::kTimedOut,
+                  "not all trainers have registered within the timeout of this call; `weightcast info "
+                  "--controller` with its address shows which "
+                  "are missing");
   }
 
   Status Suspend(TimePoint deadline) override {

@@ -45,23 +45,20 @@ Status CallAnswers::TooLate(const CallExpired& expired) const {
   switch (s_.step) {
     case Step::kNone:
     case Step::kRequested:
-      what = s_.part > 0 ? "the controller did not begin the next group in time (`weightcast info` shows the "
-                           "state of each worker)"
-             : s_.prepared
-                 ? "no newer version was published in time"
-                 : "the plan was not prepared in time (`weightcast info` shows the state of each worker)";
+      what = s_.part > 0
+                 ? "the controller did not begin the next group in time (see `weightcast info --controller`)"
+             : s_.prepared ? "no newer version was published in time"
+                           : "the plan was not prepared in time (see `weightcast info --controller`)";
       break;
     case Step::kCommitted:
       what =
-          "the other ranks of the engine have not all switched in time (`weightcast info` shows the state of "
-          "each worker)";
+          "the other ranks of the engine have not all switched in time (see `weightcast info --controller`)";
       break;
     case Step::kReady:
-      what = s_.IsLastPart()
-                 ? "this rank has every byte, but others are not ready in time (`weightcast info` "
-                   "shows the state of each worker)"
-                 : "this rank has the group, but other ranks of its engine have not (`weightcast "
-                   "info` shows the state of each worker)";
+      what = s_.IsLastPart() ? "this rank has every byte, but others are not ready in time (see `weightcast "
+                               "info --controller`)"
+                             : "this rank has the group, but other ranks of its engine have not (see "
+                               "`weightcast info --controller`)";
       break;
     case Step::kVerifying:
       what = "the checksums were not compared in time";
@@ -76,7 +73,7 @@ Status CallAnswers::TooLate(const CallExpired& expired) const {
       if (!s_.abort_reason.ok()) what += StrCat(" after: ", s_.abort_reason.message());
       break;
     default:
-      what = "not every byte arrived in time (`weightcast info` shows the state of each worker)";
+      what = "not every byte arrived in time (see `weightcast info --controller`)";
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
   if (s_.step == Step::kAborting && (!s_.fenced || s_.lent)) return {Code::kFenced, what};

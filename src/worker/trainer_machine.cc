@@ -45,11 +45,10 @@ class Publications {
       return;
     }
     if (publication.done) return;
-    const Status lost(
-        Code::kUnavailable,
-        StrCat(
-            "the controller began a new session during version ", publication.number,
-            "; its outcome is not known: look at the engines' states (`weightcast info`), or publish again"));
+    const Status lost(Code::kUnavailable,
+                      StrCat("the controller began a new session during version ", publication.number,
+                             "; its outcome is not known: look at the engines' states (`weightcast info "
+                             "--controller`), or publish again"));
     End(publication, lost);
   }
 

@@ -77,7 +77,7 @@ def pack(message: dict[str, Any]) -> bytes:
     if len(data) > MOST_BYTES:
         raise InvalidArgument(
             f"a message of type '{message['type']}' has {len(data)} bytes, "
-            f"over the rollout queue's {MOST_BYTES}; "
+            f"over the rollout queue's limit of {MOST_BYTES}; "
             "lower --rollouts_per_gpu or --samples_per_prompt"
         )
     return LENGTH.pack(len(data)) + data

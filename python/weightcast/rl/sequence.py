@@ -44,6 +44,7 @@ class Sequence:
         if not one.prompt or not len(one.tokens) == len(one.logprobs) == len(one.versions) > 0:
             raise other_release(
                 f"a rollout has {len(one.prompt)} prompt tokens, and {len(one.tokens)} tokens with "
-                f"{len(one.logprobs)} logprobs and {len(one.versions)} versions"
+                f"{len(one.logprobs)} logprobs and {len(one.versions)} versions; all must be there, the last "
+                "three in equal number"
             )
         return one

@@ -315,8 +315,9 @@ def _imported(reward: str) -> RewardFunction:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:  # Importing runs the user's code.
         raise InvalidArgument(
-            f"the reward {reward!r} cannot be loaded ({type(error).__name__}: {error}); give module:function"
+            f"--reward {reward} cannot be loaded ({type(error).__name__}: {error}); give "
+            "module:function, and correct what its module raises"
         ) from error
     if not callable(found):
-        raise InvalidArgument(f"the reward {reward!r} is not a function; give module:function")
+        raise InvalidArgument(f"--reward {reward} is not a function; give module:function")
     return found

@@ -49,7 +49,7 @@ Status Link::Connect(const Answer& answer, TimePoint now) {
     return OtherRelease("the peer's tcp answer has more lanes than were offered");
   if (answer.addresses.empty()) {
     return {Code::kUnavailable,
-            "the peer offers no address for tcp; correct its settings bind, interface and advertise"};
+            "the peer offers no address for tcp; correct the peer's settings bind, interface and advertise"};
   }
   terms_.theirs = answer.cookie;
   terms_.lanes = answer.lanes;

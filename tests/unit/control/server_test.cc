@@ -176,8 +176,9 @@ TEST_F(ServerTest, AnotherProtocolVersionIsRefused) {
   Puppet& old = Add(TrainerOf(0), 1, options);
   ASSERT_TRUE(old.WaitEnded());
   EXPECT_EQ(old.end().code(), Code::kProtocol);
-  EXPECT_EQ(old.end().message(),
-            "this controller speaks protocol version 7, not 2; use the same weightcast on all hosts");
+  EXPECT_EQ(
+      old.end().message(),
+      "the controller speaks protocol version 7, and the worker 2; use the same weightcast on all hosts");
 }
 
 TEST_F(ServerTest, ARankTwiceIsRefused) {

@@ -353,8 +353,9 @@ TEST(Greeting, AHelloOfVersion2IsToldThatItIsOne) {
   const auto decoded = DecodeWorkerMessage(old);
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(std::get<Hello>(*decoded).protocol, 2U);
-  EXPECT_EQ(CheckProtocol(2).message(),
-            "this controller speaks protocol version 7, not 2; use the same weightcast on all hosts");
+  EXPECT_EQ(
+      CheckProtocol(2).message(),
+      "the controller speaks protocol version 7, and the worker 2; use the same weightcast on all hosts");
   EXPECT_TRUE(CheckProtocol(kProtocolVersion).ok());
 }
 

@@ -58,9 +58,9 @@ Status CheckRound(std::span<const std::byte> memory, const PartyWork& work) {
       same &= HoldsPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
   }
   if (same) return Status::Ok();
-  return {Code::kCorrupt,
-          StrCat("bytes differ after ", work.slots, " of ", work.op, " of ", work.iovs, " x ",
-                 work.piece_bytes, " bytes; please report this as a bug, with the command line")};
+  return {Code::kCorrupt, StrCat("the target holds other bytes than the source after ", work.slots,
+                                 " transfers (", work.op, ") of ", work.iovs, " x ", work.piece_bytes,
+                                 " bytes; please report this as a bug, with this line and the command line")};
 }
 
 /// Parties take the given devices in turn; without any, the first two of the machine, or its only one.
