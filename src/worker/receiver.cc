@@ -263,7 +263,7 @@ Status GrantSet::VerifyChecksums(size_t index) const {
       return {Code::kProtocol,
               StrCat(name,
                      " sent no checksums; give setting checksum 1 there too (for GPU memory there are "
-                     "none: give both sides checksum 0 and compare 1)")};
+                     "none: give both sides setting checksum 0 and setting compare 1)")};
     auto& of_transfer = sums[sum.transfer];
     if (of_transfer.size() <= sum.chunk) of_transfer.resize(sum.chunk + 1, 0);
     of_transfer[sum.chunk] = sum.checksum;

@@ -15,7 +15,7 @@ TEST(Advice, WhatTheSystemRefusesHasARemedyOfItsOwn) {
   EXPECT_THAT(ErrnoAndAdvice(ENFILE), HasSubstr("fs.file-max"));
   EXPECT_THAT(ErrnoAndAdvice(ENOMEM), HasSubstr("more memory"));
   EXPECT_THAT(ErrnoAndAdvice(EPERM), HasSubstr("seccomp"));
-  EXPECT_THAT(ErrnoAndAdvice(ESRCH), HasSubstr("it has ended"));
+  EXPECT_THAT(ErrnoAndAdvice(ESRCH), HasSubstr("that process has ended"));
   EXPECT_THAT(ErrnoAndAdvice(EIO), HasSubstr("dmesg"));
 }
 

@@ -50,7 +50,7 @@ TEST(CheckRulesTest, RefusesWhatCouldNeverWork) {
   EXPECT_THAT(message(Tie{"a", {}}), HasSubstr("lists 0 names"));
   EXPECT_THAT(message(NotSent{"{"}), HasSubstr("brace"));
   EXPECT_THAT(message(Rename{std::string(2000, 'x'), "b"}), HasSubstr("1024"));
-  EXPECT_THAT(message(NotSent{"{*}{*}{*}{*}{*}{*}{*}{*}{*}"}), HasSubstr("more than 8"));
+  EXPECT_THAT(message(NotSent{"{*}{*}{*}{*}{*}{*}{*}{*}{*}"}), HasSubstr("9 placeholders; at most 8"));
 }
 
 TEST(RulesJsonTest, ReadsEveryKind) {
