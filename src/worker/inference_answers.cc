@@ -33,7 +33,7 @@ bool CallAnswers::RefuseCall() {
     return true;
   }
   if (!s_.registered) {
-    Answer({Code::kInvalidArgument, s_.suspended ? "this rank is suspended; call Resume first"
+    Answer({Code::kInvalidArgument, s_.suspended ? "this rank is suspended; call resume first"
                                                  : "nothing is registered; call Register first"});
     return true;
   }

@@ -266,7 +266,7 @@ std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent
 }
 
 Status CheckReadable(const InferenceState& state) {
-  if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; call Resume first"};
+  if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; call resume first"};
   if (!state.registered) return {Code::kInvalidArgument, "nothing is registered; call Register first"};
   if (state.user != UserPhase::kOutside && state.user != UserPhase::kFinished)
     return {Code::kInvalidArgument, "an update is under way; call this between Finish (or Abort) and Begin"};

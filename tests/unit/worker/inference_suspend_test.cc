@@ -38,7 +38,7 @@ TEST_P(InferenceSuspend, NothingIsServedOrGrantedAsleep) {
   rank.Do(protocol::GrantRequest{Update(2), Number(2)});
   EXPECT_TRUE(rank.actions.empty()) << "it was sent before Suspended came there";
   rank.Do(BeginCalled{});
-  EXPECT_THAT(rank.Answer().message(), HasSubstr("call Resume first"));
+  EXPECT_THAT(rank.Answer().message(), HasSubstr("call resume first"));
   rank.Do(WaitCalled{});
   EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
   rank.Do(SuspendCalled{});
