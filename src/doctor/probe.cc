@@ -24,8 +24,9 @@ namespace {
 
 /// Far more than the facts of a large machine.
 constexpr size_t kMostBytes = size_t{16} << 20;
-/// Exit status of a child that sends the text of an exception.
-constexpr int kThrew = 70;
+/// The first byte of what a child sends: what it has found, or the text of an exception, follows.
+constexpr char kFound = '+';
+constexpr char kThrew = '!';
 
 struct Child {
   pid_t pid = -1;
@@ -40,12 +41,10 @@ struct Child {
   const int null = open("/dev/null", O_RDWR);
   for (int fd = 0; null >= 0 && fd < 3; ++fd) dup2(null, fd);
   std::string text;
-  int outcome = 0;
   try {
-    text = probe.run();
+    text = kFound + probe.run();
   } catch (const std::exception& error) {
-    text = error.what();
-    outcome = kThrew;
+    text = kThrew + std::string(error.what());
   } catch (...) {
     _exit(1);
   }
@@ -55,7 +54,7 @@ struct Child {
     if (wrote <= 0) _exit(1);
     sent += static_cast<size_t>(wrote);
   }
-  _exit(outcome);
+  _exit(0);
 }
 
 Result<Child> Start(const Probe& probe) {
@@ -116,11 +115,12 @@ Result<std::string> Finish(Child& child, TimePoint deadline, Duration limit) {
   if (!whole) return Status(Code::kTimedOut, StrCat("gave no answer within ", Seconds(limit), " s"));
   if (ended && WIFSIGNALED(status))
     return Status(Code::kInternal, StrCat("was ended by signal ", WTERMSIG(status)));
-  if (ended && WEXITSTATUS(status) == kThrew)
-    return Status(Code::kInternal, StrCat("failed: ", child.text, kReportBug));
   if (ended && WEXITSTATUS(status) != 0)
     return Status(Code::kInternal, StrCat("ended with exit status ", WEXITSTATUS(status)));
-  return std::move(child.text);
+  if (child.text.empty()) return Status(Code::kInternal, "gave nothing");
+  std::string text = child.text.substr(1);
+  if (child.text.front() == kThrew) return Status(Code::kInternal, StrCat("failed: ", text, kReportBug));
+  return text;
 }
 
 }  // namespace

@@ -57,24 +57,12 @@ class Region::State {
       return Status::Ok();
     }
     return {Code::kTimedOut,
-            StrCat("a peer that is stopped or unreachable", UnclosedPeers(),
-                   " may still write to a region of ", HumanBytes(static_cast<double>(length_)),
+            StrCat("a peer that is stopped or unreachable may still write to a region of ",
+                   HumanBytes(static_cast<double>(length_)),
                    "; end that process or let it continue, keep the memory, and close the region again")};
   }
 
  private:
-  /// Empty where nobody makes progress.
-  [[nodiscard]] std::string UnclosedPeers() const {
-    const auto peers = std::make_shared<std::string>();
-    const auto told = std::make_shared<endpoint::Flag>();
-    endpoint::SubmitNow(core_->progress(), [core = core_.get(), peers, told] {
-      *peers = core->links().UnclosedPeers();
-      told->Set(1);
-    });
-    return core_->progress().WaitFor(*told, 1, In(kToldWithin)) ? *peers : "";
-  }
-
-  static constexpr Duration kToldWithin = std::chrono::milliseconds(100);
   const std::shared_ptr<Core> core_;
   const std::shared_ptr<endpoint::RegisteredMemory> registration_;
   const uint64_t offset_;

@@ -1,7 +1,6 @@
 #include "endpoint/links.h"
 
 #include <mutex>
-#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -65,22 +64,6 @@ LinkId Links::Add(transport::Transport* transport, ConnectionState connection) {
 
 void Links::Close(LinkId link) {
   if (const auto found = links_.find(link); found != links_.end()) found->second.transport->CloseLink(link);
-}
-
-std::string Links::UnclosedPeers() const {
-  constexpr size_t kMost = 8;
-  std::set<std::string> ended;
-  std::set<std::string> all;
-  for (const auto& [id, link] : links_) {
-    all.insert(link.connection->label());
-    if (link.connection->ended()) ended.insert(link.connection->label());
-  }
-  std::string text;
-  size_t count = 0;
-  for (const std::string& label : ended.empty() ? all : ended) {
-    if (count++ < kMost) text += StrCat(text.empty() ? " (one of: " : ", ", label);
-  }
-  return StrCat(text, count > kMost ? ", …" : "", count > 0 ? ")" : "");
 }
 
 void Links::EndUsing(const RegisteredMemory& registration) {

@@ -50,8 +50,6 @@ class Links final : public Work {
   transport::LinkId Add(transport::Transport* transport, ConnectionState connection);
   void Close(transport::LinkId link);
   void Drop(transport::LinkId link) { links_.erase(link); }
-  /// " (one of: …)": peers that may not be fenced, those whose connection has ended if there are any.
-  [[nodiscard]] std::string UnclosedPeers() const;
   [[nodiscard]] bool empty() const { return links_.empty(); }
   /// Ends all transfers that use it.
   void EndUsing(const RegisteredMemory& registration);

@@ -120,15 +120,13 @@ class InferenceWorker final : public Inference {
     session_->loop().RunAndWait([this] {
       auto& [options, memory] = loop_->registered();
       if (memory == nullptr) return;
-      asleep_ = {
-          .shards = memory->shards(), .options = options, .memory = std::move(memory), .unfinished = {}};
+      asleep_ = {.shards = memory->shards(), .options = options, .memory = std::move(memory)};
       loop_->receiver().Drop();
       loop_->output().Change([](InferenceOutput& output) { output.memory.reset(); });
     });
     if (!asleep_ || asleep_->memory == nullptr) return Status::Ok();
     const Status closed =
         asleep_->memory->Close(std::min(deadline, Clock::now() + 2 * session_->settings().lease));
-    asleep_->unfinished = closed;
     bool kept = false;
     if (!closed.ok() && asleep_->memory->replaceable()) {  // The engine's own memory is free.
       session_->loop().RunAndWait([&] {
@@ -149,8 +147,9 @@ class InferenceWorker final : public Inference {
     WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
     if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended; call suspend before resume"};
     if (asleep_->memory != nullptr)
-      return {Code::kFenced, StrCat("the suspension is not complete; call suspend again before resume: ",
-                                    asleep_->unfinished.message())};
+      return {Code::kFenced,
+              "the suspension is not complete: a peer that is stopped or unreachable may still write to this "
+              "rank's memory; end that process or let it continue, and call suspend again before resume"};
     return RegisterLocked(asleep_->shards, asleep_->options, contents);
   }
 
@@ -235,7 +234,6 @@ class InferenceWorker final : public Inference {
     std::vector<Shard> shards;
     LandingOptions options;
     std::shared_ptr<LandingMemory> memory;  ///< Until nobody can write there any more.
-    Status unfinished;                      ///< Why it may still be written.
   };
   template <typename Value>
   Value Seen(Value InferenceOutput::* member) const {

@@ -1,5 +1,6 @@
 #include "worker/stopped_writers.h"
 
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -63,10 +64,10 @@ Status StoppedWriters::SetAside(const protocol::UpdateId& update, std::string wr
   }
   if (making_spare_ || memory_ == nullptr) return Status::Ok();
   if (full()) {
-    std::vector<std::string> names;
-    for (const Buffer& buffer : quarantine_) names.push_back(buffer.writers);
-    return {Code::kExhausted,
-            StrCat("stopped writers hold ", kMost, " such buffers already; end them: ", Join(names))};
+    std::set<std::string> names;
+    for (const Buffer& buffer : quarantine_) names.insert(buffer.writers);
+    return {Code::kExhausted, StrCat("stopped writers hold ", kMost, " such buffers already; end them: ",
+                                     Join(std::vector<std::string>(names.begin(), names.end())))};
   }
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());

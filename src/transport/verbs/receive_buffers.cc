@@ -28,7 +28,8 @@ Status ReceiveBuffers::Create(ibv_pd* domain, uint32_t count) {
 
 ReceiveBuffers::~ReceiveBuffers() {
   if (queue_ != nullptr) device_.api().DestroySrq(queue_);
-  if (region_ != nullptr) device_.api().DeregMr(region_);
+  // Refused: the device may still write there, until its context closes.
+  if (region_ != nullptr && device_.api().DeregMr(region_) != 0) (void)buffers_.release();
 }
 
 std::string_view ReceiveBuffers::Take(const ibv_wc& completion) {
