@@ -213,7 +213,7 @@ class OneEngineTooMany(JobTest):
                 self.assertEqual(newest.end().returncode, 1)
                 line = newest.errors().splitlines()[-1]
                 self.assertRegex(
-                    line, r"from 1 ranks to 3 has 600 routes .* takes about .* of memory .*plan_memory"
+                    line, r"from 1 ranks to 3 has 600 routes .* takes about .* of memory, .*plan_memory"
                 )
                 job.processes.pop(f"engine-{engine}-0")
                 job.publish()
