@@ -17,7 +17,7 @@ class StateHash : public protocol::FieldHash<StateHash> {
   void AddGroup(const Group& g, const MachineState& s) {
     const GroupPlan& p = s.plan.groups.Of(g.id);
     const EngineFailures& f = s.opening.failures.Of(g.id);
-    const LastCommand& o = s.commands.orders.Of(g.id);
+    const LastCommand& o = s.commands.last.Of(g.id);
     (*this)(g.id, g.name, g.world_size, g.members, p.in_plan, p.planned, p.in_full_plan,
             s.membership.join_timers.Of(g.id), s.deadlines.grant_timers.Of(g.id), g.fence_overdue,
             p.failed_prepares, p.failed_epoch, p.left_out, f.tries, f.tried, f.at_fault, g.last_error, g.loss,

@@ -303,7 +303,7 @@ void BindInference(nb::module_& module) {
 }
 
 void BindEngineControl(nb::module_& module) {
-  nb::enum_<EngineControl::Command>(module, "CoreEngineCommand")
+  nb::enum_<EngineControl::Command>(module, "CoreCommand")
       .value("PAUSE", EngineControl::Command::kPause)
       .value("ACTIVATE", EngineControl::Command::kActivate)
       .value("RESUME", EngineControl::Command::kResume)

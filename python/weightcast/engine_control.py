@@ -116,18 +116,18 @@ class EngineControl:
         """Why it could not be done, or nothing."""
         try:
             match order.command:
-                case _core.CoreEngineCommand.PAUSE:
+                case _core.CoreCommand.PAUSE:
                     self._do_pause()
-                case _core.CoreEngineCommand.ACTIVATE:
+                case _core.CoreCommand.ACTIVATE:
                     self._call(self._flush_caches)
                     self._set(order.version)
-                case _core.CoreEngineCommand.RESUME:
+                case _core.CoreCommand.RESUME:
                     self._do_resume(order.version)
-                case _core.CoreEngineCommand.DRAIN:
+                case _core.CoreCommand.DRAIN:
                     self._do_drain(order.reason)
                 case unknown:
                     raise NotImplementedError(
-                        f"engine control does not know the step {unknown}; reinstall weightcast"
+                        f"engine control does not know the command {unknown}; reinstall weightcast"
                     )
         except Exception as error:
             _log.exception(

@@ -196,13 +196,13 @@ class Client final : public ControlClient {
 
   void Closed(const Status& reason) {
     if (leaving_) return End(closed_);
-    if (const Status over = search_.CheckRefused(reason, Clock::now()); !over.ok()) return End(over);
+    if (const Status over = search_.OnStreamEnded(reason, Clock::now()); !over.ok()) return End(over);
     search_.found() ? Break(reason) : FailAttempt(reason);
   }
 
   /// From connected to not.
   void Break(const Status& reason) {
-    search_.Lose(reason, Clock::now());
+    search_.OnLost(reason, Clock::now());
     reporter_.Report(LinkState::kBroken, reason);
     stream_->Abort();
   }
@@ -262,7 +262,7 @@ class Client final : public ControlClient {
     term_ = welcome.term;
     session_ = event.session;
     AdoptLease(welcome.lease_seconds);
-    search_.Find(Clock::now());
+    search_.OnFound(Clock::now());
     next_beat_ = Clock::now() + beat_;
     if (!resumed) DeliverMessage(std::move(event.message));
     reporter_.Report(LinkState::kConnected, Status::Ok());

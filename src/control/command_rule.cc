@@ -54,7 +54,7 @@ void CommandRule::SetLastError(const Group& group, const Status& reason) {
 
 void CommandRule::Lose(const Group& group, const Status& reason) {
   roster_.SetControl(group, {});
-  state_.orders.Remove(group.id);
+  state_.last.Remove(group.id);
   rules_.planning->Unplan(group.id, /*sleeps=*/false);
   SetLastError(group, reason);
   out_.LogLoss(reason);
@@ -82,10 +82,10 @@ void CommandRule::OnMessage(const Group& group, const protocol::WorkerMessage& m
   Lose(group, reason);
 }
 
-// --- Orders ---------------------------------------------------------------------------------------------
+// --- Commands ---------------------------------------------------------------------------------------------
 
-void CommandRule::Order(const Group& group, Command command, const Version& version, const Status& reason) {
-  LastCommand& order = state_.orders.Edit(group.id);
+void CommandRule::Send(const Group& group, Command command, const Version& version, const Status& reason) {
+  LastCommand& order = state_.last.Edit(group.id);
   order.command = command;
   order.version = version;
   order.done = order.failed = false;
@@ -97,18 +97,18 @@ void CommandRule::Order(const Group& group, Command command, const Version& vers
 CommandRule::Answer CommandRule::Ask(const Group& group, Command command, const Version& version) {
   if (!group.controlled) return Answer::kDone;
   if (group.control.session == 0) return Answer::kGone;
-  const LastCommand& last = state_.orders.Of(group.id);
+  const LastCommand& last = state_.last.Of(group.id);
   const bool asked = last.command == command && last.version == version && !last.failed;
   if (asked && last.done) return Answer::kDone;
   out_.Arm(TimerKind::kStep, group.id, config_.commit_timeout);
-  if (!asked) Order(group, command, version);
+  if (!asked) Send(group, command, version);
   return Answer::kAwaited;
 }
 
 void CommandRule::OnResult(const Group& group, const protocol::EngineCommandResult& message) {
-  const LastCommand& last = state_.orders.Of(group.id);
+  const LastCommand& last = state_.last.Of(group.id);
   if (message.order != last.order || last.done || last.failed) return;
-  LastCommand& order = state_.orders.Edit(group.id);
+  LastCommand& order = state_.last.Edit(group.id);
   order.done = message.status.ok();
   order.failed = !order.done;
   order.overdue = false;
@@ -122,7 +122,7 @@ void CommandRule::OnResult(const Group& group, const protocol::EngineCommandResu
 }
 
 Status CommandRule::Overdue(const Group& group) const {
-  const LastCommand& order = state_.orders.Of(group.id);
+  const LastCommand& order = state_.last.Of(group.id);
   if (!order.overdue) return Status::Ok();
   return {Code::kTimedOut,
           StrCat("the control of engine ", group.name, " has not answered since it was asked to ",
@@ -130,7 +130,7 @@ Status CommandRule::Overdue(const Group& group) const {
 }
 
 Status CommandRule::TimedOut(const Group& group) {
-  LastCommand& order = state_.orders.Edit(group.id);
+  LastCommand& order = state_.last.Edit(group.id);
   order.overdue = true;
   const Status reason(Code::kTimedOut,
                       StrCat("the control of engine ", group.name, " has not answered: ",
@@ -145,7 +145,7 @@ void CommandRule::CommandIdle() {
   for (const GroupId id : roster_.touched().Among(roster_.groups())) {
     const Group& group = *roster_.FindGroup(id);
     if (group.control.session == 0 || IsFencing(group) || rules_.engines->IsBusy(id)) continue;
-    const LastCommand& last = state_.orders.Of(id);
+    const LastCommand& last = state_.last.Of(id);
     const Version version = group.served;
     const Command command = version.number >= 0 ? Command::kResume : Command::kDrain;
     const bool known = last.order != 0 || !IsWhole(group);  // It may have outlived another controller.
@@ -157,7 +157,7 @@ void CommandRule::CommandIdle() {
                      StrCat("engine ", group.name, " serves no version; it gets one with the next update"))
             : group.last_error;
     roster_.touched().Add(id);
-    Order(group, command, version, reason);
+    Send(group, command, version, reason);
   }
 }
 

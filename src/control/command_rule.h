@@ -29,8 +29,8 @@ class CommandRule final : public Commands, private Rule {
  private:
   void Lose(const Group& group, const Status& reason);
   void OnResult(const Group& group, const protocol::EngineCommandResult& message);
-  void Order(const Group& group, protocol::Command command, const Version& version,
-             const Status& reason = Status::Ok());
+  void Send(const Group& group, protocol::Command command, const Version& version,
+            const Status& reason = Status::Ok());
   void SetLastError(const Group& group, const Status& reason);
 
   CommandState& state_;

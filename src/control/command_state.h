@@ -7,7 +7,7 @@
 
 namespace weightcast::control {
 
-/// The last order to an engine's EngineControl, and what came of it.
+/// The last command to an engine's EngineControl, and what came of it.
 struct LastCommand {
   uint64_t order = 0;  ///< Counts.
   protocol::Command command = protocol::Command::kDrain;
@@ -20,7 +20,7 @@ struct LastCommand {
 
 /// The command rule's: control/command_rule.h. Which EngineControls are here is the roster's.
 struct CommandState {
-  PerGroup<LastCommand> orders;
+  PerGroup<LastCommand> last;
   friend bool operator==(const CommandState&, const CommandState&) = default;
 };
 

@@ -50,8 +50,8 @@ Status ControllerSearch::CheckOver(TimePoint now) const {
   if (now < end()) return Status::Ok();
   const std::string last = reason_.ok() ? std::string() : StrCat("; last: ", reason_.message());
   return {Code::kTimedOut,
-          StrCat("no controller at ", settings_.controller, " for ", Seconds(settings_.join_timeout),
-                 " s; check that it runs and the address", last)};
+          StrCat("no controller at ", settings_.controller, " for ", Seconds(settings_.join_timeout), " s",
+                 last.empty() ? "; check that it runs, and its address" : last)};
 }
 
 Result<stream::RoleToken> ControllerSearch::BeginAttempt(TimePoint now) {
@@ -60,7 +60,7 @@ Result<stream::RoleToken> ControllerSearch::BeginAttempt(TimePoint now) {
   return token_.ForWorker(member_);
 }
 
-Status ControllerSearch::CheckRefused(const Status& reason, TimePoint now) {
+Status ControllerSearch::OnStreamEnded(const Status& reason, TimePoint now) {
   if (reason.code() != Code::kPermission) {
     refused_since_.reset();
     // Where a controller was before, something else may have its port for a while.
@@ -79,12 +79,12 @@ Status ControllerSearch::CheckRefused(const Status& reason, TimePoint now) {
 
 bool ControllerSearch::Fail(Status reason, TimePoint now) {
   const bool first = reason_.ok();
-  Pause(std::move(reason), now);
+  WaitNow(std::move(reason), now);
   if (!first) Remind(now);
   return first;
 }
 
-void ControllerSearch::Pause(Status reason, TimePoint now) {
+void ControllerSearch::WaitNow(Status reason, TimePoint now) {
   reason_ = std::move(reason);
   absence_->Begin(since_, reason_);
   phase_ = Phase::kPause;
@@ -97,11 +97,10 @@ void ControllerSearch::Remind(TimePoint now) {
   if (now < remind_) return;
   remind_ = now + std::min(now - since_, kRarestReminder);
   WC_LOG(kWarning, "still no controller at ", settings_.controller, ", for ",
-         std::lround(Seconds(now - since_)),
-         " s now; check that it runs, and the address; last: ", reason_.message());
+         std::lround(Seconds(now - since_)), " s now; last: ", reason_.message());
 }
 
-void ControllerSearch::Find(TimePoint now) {
+void ControllerSearch::OnFound(TimePoint now) {
   phase_ = Phase::kFound;
   ever_found_ = true;
   backoff_ = kFirstBackoff;
@@ -115,9 +114,9 @@ void ControllerSearch::Find(TimePoint now) {
          std::lround(Seconds(now - since_)), " s");
 }
 
-void ControllerSearch::Lose(Status reason, TimePoint now) {
+void ControllerSearch::OnLost(Status reason, TimePoint now) {
   BeginSearch(reason, now);
-  Pause(std::move(reason), now);
+  WaitNow(std::move(reason), now);
 }
 
 }  // namespace weightcast::control

@@ -41,19 +41,19 @@ class ControllerSearch {
   /// A stream was not opened, or has ended, for `reason`. Not ok when the search is over: further attempts
   /// would fail as well. After a refused token the next attempt takes the token that is in the file by now,
   /// or else the one that was good before.
-  Status CheckRefused(const Status& reason, TimePoint now);
+  Status OnStreamEnded(const Status& reason, TimePoint now);
   /// The attempt has failed; a pause begins, twice as long as the last one, up to a limit. True if this is
   /// the first failure, and no controller was found before it. The log tells of later ones, ever less often.
   bool Fail(Status reason, TimePoint now);
-  void Find(TimePoint now);
+  void OnFound(TimePoint now);
   /// What was found is lost: another search begins, with the shortest pause.
-  void Lose(Status reason, TimePoint now);
+  void OnLost(Status reason, TimePoint now);
 
  private:
   enum class Phase : uint8_t { kPause, kAttempt, kFound };
 
   void BeginSearch(const Status& reason, TimePoint now);
-  void Pause(Status reason, TimePoint now);
+  void WaitNow(Status reason, TimePoint now);
   void Remind(TimePoint now);
   /// When the search is over, unless it finds one.
   [[nodiscard]] TimePoint end() const;

@@ -45,7 +45,7 @@ Core::Core(const Settings& settings, const std::shared_ptr<PageState>& page)
       sessions_(settings.lease,
                 [this](SessionId id) {
                   mailbox_->Post([this, id] {
-                    executor_.EndForProtocolError(
+                    executor_.EndSession(
                         id,
                         {Code::kPeerDead, StrCat("it does not read the controller's messages", kSeePeer)});
                   });
@@ -135,7 +135,7 @@ void Core::Tick() {
     }
   }
   for (const SessionId id : dead)
-    executor_.EndForProtocolError(
+    executor_.EndSession(
         id, {Code::kPeerDead, StrCat("missed heartbeats for ", Seconds(lease),
                                      " s; declared dead: check that it runs, and the network to it")});
   sessions_.AbortExpired(now);

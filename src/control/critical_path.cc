@@ -148,8 +148,8 @@ class Walk {
     SharesOf(serve, rank.name).TakeRest(Cause::kStopped, rank.name);
     const RankTimeline* last =
         Latest([](const RankTimeline& one) { return one.committed; }, rank.engine, at_);
-    if (last == nullptr) return Add(PathStep::kActivate, {}, 0), void();
-    AddOwn(PathStep::kActivate, rank.engine, last->committed, Cause::kController);
+    if (last == nullptr) return Add(PathStep::kDecide, {}, 0), void();
+    AddOwn(PathStep::kDecide, rank.engine, last->committed, Cause::kController);
     Commit(*last);
   }
 
@@ -163,7 +163,7 @@ class Walk {
     // By policy all engines may have been waited for.
     const RankTimeline* last = Latest(LastReady, {}, at_);
     if (last == nullptr) return;
-    AddOwn(PathStep::kActivate, rank.engine, LastReady(*last), Cause::kController);
+    AddOwn(PathStep::kDecide, rank.engine, LastReady(*last), Cause::kController);
     Receive(*last);
   }
 
@@ -293,7 +293,7 @@ std::string_view NameOf(Cause cause) {
 
 std::string_view NameOf(PathStep step) {
   static constexpr std::array<std::string_view, 9> kNames = {
-      "publish", "open", "grant", "start", "receive", "hand_over", "commit", "activate", "serve"};
+      "publish", "open", "grant", "start", "receive", "hand_over", "commit", "decide", "serve"};
   return kNames[static_cast<size_t>(step)];
 }
 

@@ -47,7 +47,7 @@ enum class PathStep : uint8_t {
   kReceive,
   kHandOver,
   kCommit,
-  kActivate,
+  kDecide,
   kServe
 };
 std::string_view NameOf(PathStep step);  ///< "publish"

@@ -43,7 +43,7 @@ void Executor::Apply(Model& model, const Event& event) {
   model.recorder.Look(model.state, Clock::now());
 }
 
-void Executor::EndForProtocolError(SessionId id, const Status& reason) {
+void Executor::EndSession(SessionId id, const Status& reason) {
   if (const Session* session = sessions_.Find(id))
     Apply(*session->model, Gone{id, BrokeProtocol("it", reason)});
 }

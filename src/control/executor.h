@@ -45,7 +45,7 @@ class Executor {
 
   void Apply(Model& model, const Event& event);
   /// Tells the machine that the session is to end, for what its worker did; nothing if it is over.
-  void EndForProtocolError(SessionId id, const Status& reason);
+  void EndSession(SessionId id, const Status& reason);
   void FireTimers();
   /// When the next one fires; TimePoint::max(): there is none.
   [[nodiscard]] TimePoint next_timer() const {

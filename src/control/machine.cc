@@ -15,7 +15,7 @@ Machine::Machine(const MachineConfig& config, MachineState& state, Actions& acti
       runs_(context_, state.runs),
       planning_(context_, state.plan),
       publications_(context_, state.publications),
-      command_rule_(context_, state.commands),
+      commands_(context_, state.commands),
       opening_(context_, state.opening),
       updates_(context_, state.updates),
       engines_(context_, state.engines),
@@ -26,7 +26,7 @@ Machine::Machine(const MachineConfig& config, MachineState& state, Actions& acti
   context_.runs = &runs_;
   context_.planning = &planning_;
   context_.publications = &publications_;
-  context_.commands = &command_rule_;
+  context_.commands = &commands_;
   context_.opening = &opening_;
   context_.updates = &updates_;
   context_.engines = &engines_;
@@ -46,7 +46,7 @@ void Machine::Advance() {
     opening_.TryOpen();
     updates_.Advance();  // One without targets ends as it opens.
   }
-  command_rule_.CommandIdle();
+  commands_.CommandIdle();
   membership_.ArmJoinTimers();
   publications_.ArmCatchUp();
 }
@@ -76,7 +76,7 @@ void Machine::On(const Resumed& event) {
 
 void Machine::On(const Gone& event) {
   if (const Group* group = ControlledBy(event.session)) {
-    command_rule_.OnGone(*group, event.reason);
+    commands_.OnGone(*group, event.reason);
   } else if (const Worker* worker = roster_.Find(event.session)) {
     membership_.OnGone(*worker, event.reason);
   } else {
@@ -127,7 +127,7 @@ void Machine::On(const PlanFailed& event) {
 
 void Machine::On(const MessageReceived& event) {
   if (const Group* group = ControlledBy(event.session)) {
-    command_rule_.OnMessage(*group, event.message);
+    commands_.OnMessage(*group, event.message);
   } else if (const Worker* worker = roster_.Find(event.session)) {
     if (!OnMessage(*worker, event.message))
       membership_.RefuseMessage(*worker, protocol::NameOf(event.message));

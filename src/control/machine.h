@@ -48,7 +48,7 @@ class Machine {
   RunRule runs_;
   PlanRule planning_;
   PublicationRule publications_;
-  CommandRule command_rule_;
+  CommandRule commands_;
   OpeningRule opening_;
   UpdateRule updates_;
   EngineRule engines_;

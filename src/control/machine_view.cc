@@ -63,7 +63,7 @@ protocol::ModelView ViewOf(const MachineState& state) {
                             .state = EngineStateOf(group),
                             .version = group.served,
                             .last_error = group.last_error.message(),
-                            .control = ControlText(group, state.commands.orders.Of(group.id))});
+                            .control = ControlText(group, state.commands.last.Of(group.id))});
   }
   view.last_error = state.last_error.message();
   return view;

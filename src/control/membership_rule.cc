@@ -286,8 +286,8 @@ Status MembershipRule::WhyNoPlan(const std::string& limit) const {
   const Status& lost = state_.engine_loss;
   return {Code::kTimedOut,
           StrCat("no plan: fewer than ", config_.min_engines, " engines have all their ranks", limit, engines,
-                 "; start the inference ranks, or lower setting min_engines",
-                 lost.ok() ? "" : StrCat("; the last engine was lost: ", lost.message()))};
+                 lost.ok() ? "" : StrCat("; the last engine was lost: ", lost.message()),
+                 "; start the inference ranks, or lower setting min_engines")};
 }
 
 void MembershipRule::OnJoinTimer(GroupId id) {

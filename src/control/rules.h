@@ -109,7 +109,7 @@ class Publications {
 class Commands {
  public:
   enum class Answer : uint8_t { kDone, kAwaited, kGone };
-  /// Asks for a move, unless it has been asked for or done. kStep is armed while it is awaited. An engine
+  /// Asks for a command, unless it has been asked for or done. kStep is armed while it is awaited. An engine
   /// that has no EngineControl has done everything.
   virtual Answer Ask(const Group& group, protocol::Command command, const Version& version) = 0;
   /// Not ok: an update has waited for it in vain since.

@@ -63,7 +63,7 @@ void Sessions::Clear() {
   sessions_.clear();
 }
 
-const Carried* Sessions::FindStream(const WorkerStreamPtr& stream) const {
+const StreamState* Sessions::FindStream(const WorkerStreamPtr& stream) const {
   const auto at = streams_.find(stream);
   return at == streams_.end() ? nullptr : &at->second;
 }

@@ -31,7 +31,7 @@ struct Session {
 };
 
 /// What a stream carries.
-struct Carried {
+struct StreamState {
   Session* session = nullptr;
   TimePoint until;  ///< Without a session: how long it may stay.
   bool closing = false;
@@ -61,7 +61,7 @@ class Sessions {
   /// It may say Hello within a lease.
   void AddStream(const WorkerStreamPtr& stream) { streams_[stream].until = Clock::now() + lease_; }
   /// nullptr: it was removed, or its session is over.
-  [[nodiscard]] const Carried* FindStream(const WorkerStreamPtr& stream) const;
+  [[nodiscard]] const StreamState* FindStream(const WorkerStreamPtr& stream) const;
   void Attach(Session& session, const WorkerStreamPtr& stream);
   /// Returns the session that it has carried; nullptr: none.
   Session* RemoveStream(const WorkerStreamPtr& stream);
@@ -80,7 +80,7 @@ class Sessions {
   const Duration lease_;
   const std::function<void(SessionId)> overflowed_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
-  std::unordered_map<WorkerStreamPtr, Carried> streams_;
+  std::unordered_map<WorkerStreamPtr, StreamState> streams_;
   SessionId last_ = 0;
   MessageTrace trace_;
   trace::Counter& messages_out_ = trace::CounterNamed("control.messages_out");

@@ -66,13 +66,13 @@ void StreamHandler::OnClosed(const WorkerStreamPtr& stream, const Status& reason
   if (session == nullptr) return;
   // What the stream was closed for may be an offence, not a break.
   if (reason.code() == Code::kProtocol || reason.code() == Code::kCorrupt)
-    return executor_.EndForProtocolError(session->id, reason);
+    return executor_.EndSession(session->id, reason);
   breaks_.Add();
   executor_.Apply(*session->model, StreamBroken{session->id});
 }
 
 void StreamHandler::OnMessage(const WorkerStreamPtr& stream, Incoming& incoming) {
-  const Carried* carried = sessions_.FindStream(stream);
+  const StreamState* carried = sessions_.FindStream(stream);
   if (carried != nullptr && carried->session != nullptr) {
     Handle(*carried->session, incoming);
   } else if (carried != nullptr && !carried->closing &&
@@ -149,13 +149,13 @@ void StreamHandler::Handle(Session& session, Incoming& incoming) {
   session.heard = Clock::now();
   messages_in_.Add();
   if (!session.link->Acknowledge(incoming.acknowledged))
-    return executor_.EndForProtocolError(
+    return executor_.EndSession(
         session.id, {Code::kProtocol, StrCat("it acknowledged message ", incoming.acknowledged,
                                              ", which was not sent; use the same weightcast on all hosts")});
   if (std::holds_alternative<protocol::Heartbeat>(incoming.message)) return;
   bool duplicate = false;
   if (!session.link->Receive(incoming.number, duplicate))
-    return executor_.EndForProtocolError(
+    return executor_.EndSession(
         session.id, {Code::kProtocol, StrCat("its message ", incoming.number,
                                              " came out of order; use the same weightcast on all hosts")});
   if (duplicate) return;

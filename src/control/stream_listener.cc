@@ -207,7 +207,7 @@ class StreamListener final : public Listener {
     if (const auto at = observers_.find(stream.get()); at != observers_.end()) {
       const Status status = OrOutOfMemory("the controller", "an observer's question",
                                           [&] { return Ask(at->second, stream, std::move(body)); });
-      if (!status.ok()) EndForProtocolError(stream, status);
+      if (!status.ok()) CloseForProtocolError(stream, status);
       return;
     }
     const auto at = workers_.find(stream.get());
@@ -215,7 +215,7 @@ class StreamListener final : public Listener {
     const std::shared_ptr<AcceptedWorker> worker = at->second;
     const Status status = OrOutOfMemory("the controller", "a worker's message",
                                         [&] { return Take(worker, stream, std::move(body)); });
-    if (!status.ok()) EndForProtocolError(stream, status);
+    if (!status.ok()) CloseForProtocolError(stream, status);
   }
 
   /// What an observer asks has no number and is never cut.
@@ -246,7 +246,7 @@ class StreamListener final : public Listener {
       if (stop_) return;
       const Status status = OrOutOfMemory("the controller", "a worker's message",
                                           [&] { return Dispatch(worker, envelope, std::move(*shared)); });
-      if (!status.ok()) server_->Post([this, stream, status] { EndForProtocolError(stream, status); });
+      if (!status.ok()) server_->Post([this, stream, status] { CloseForProtocolError(stream, status); });
     });
     return Status::Ok();
   }
@@ -265,7 +265,7 @@ class StreamListener final : public Listener {
   }
 
   /// Ends a stream that breaks the protocol, and tells its worker why.
-  void EndForProtocolError(const ServerStreamPtr& stream, const Status& reason) {
+  void CloseForProtocolError(const ServerStreamPtr& stream, const Status& reason) {
     stream->Close(reason);
     Close(stream.get(), reason);
   }

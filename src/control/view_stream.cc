@@ -69,7 +69,7 @@ class ObserverStream final : public ViewStream {
           break;
         case ControllerStream::Event::Kind::kNone:
           return Status(Code::kTimedOut, StrCat("no answer from the controller at ", address_,
-                                                " in time; check that it runs and the address"));
+                                                " in time; check that it runs, and its address"));
         case ControllerStream::Event::Kind::kWoken:
         case ControllerStream::Event::Kind::kPiece:
           break;

@@ -1,3 +1,4 @@
+#include "base/advice.h"
 #include "base/strings.h"
 #include "endpoint/begin.h"
 #include "endpoint/core.h"
@@ -102,7 +103,7 @@ Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
     WC_ASSIGN_OR_RETURN(reach, connection.core()->regions().ReachOf(*options.ranges));
     options.ranges.reset();
   }
-  Result<transport::GrantName> result = transport::GrantName{};
+  Result<transport::GrantName> result = ClosedHere("the endpoint");
   connection.core()->progress().Call([&] {
     if (connection.ended()) {
       result = connection.view().status();

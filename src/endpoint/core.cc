@@ -73,8 +73,7 @@ Result<Created> CreateTransports(const EndpointOptions& options, Factories facto
     }
   }
   if (created.empty())
-    return Status(Code::kUnavailable,
-                  StrCat("no transport works on this machine; make one of them work", reasons));
+    return Status(Code::kUnavailable, StrCat("no transport works on this machine", reasons));
   return created;
 }
 

@@ -57,7 +57,7 @@ Status CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
   if (length > advert.length)
     return {Code::kOutOfBounds,
             StrCat("the operation has ", length, " bytes, and ", NameOf(peer), " advertised memory of ",
-                   advert.length, "; let that endpoint advertise as many bytes")};
+                   advert.length, " bytes; let that endpoint advertise as many")};
   return Status::Ok();
 }
 

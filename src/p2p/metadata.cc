@@ -37,7 +37,7 @@ Result<ByteReader> Unseal(std::string_view bytes, size_t size, uint32_t magic, s
     return Status(Code::kInvalidArgument,
                   StrCat(what,
                          " is of another release of weightcast, or is something "
-                         "else; run the same release on both sides, and pass on what that endpoint gave"));
+                         "else; run the same release on both sides, and pass on all bytes unchanged"));
   if (checksum.Get<uint64_t>() != Hash64(body))
     return Status(Code::kInvalidArgument,
                   StrCat(what, " was damaged on its way: its checksum is wrong; send it again"));
@@ -121,8 +121,7 @@ Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
   if (!whole || reader.rest().size() != count * Advert::kBytes)
     return Status(Code::kInvalidArgument,
                   "the serialized descriptors are cut short, of another release of weightcast, or something "
-                  "else; pass on all of their bytes unchanged, and run the same release on both sides, and "
-                  "pass on what that endpoint gave");
+                  "else; run the same release on both sides, and pass on all bytes unchanged");
   std::vector<Advert> adverts;
   for (uint32_t i = 0; i < count; ++i) {
     WC_ASSIGN_OR_RETURN(const Advert advert, ParseAdvert(reader.GetRaw(Advert::kBytes)));

@@ -61,7 +61,7 @@ Status CheckSettings(std::span<const Shard> shards, const Settings& settings) {
   if (found == shards.end() || settings.checksum == 0) return Status::Ok();
   return {Code::kInvalidArgument,
           StrCat("tensor ", found->tensor.name, " is in memory of GPU ", found->memory.device,
-                 ", which setting checksum does not cover; give setting checksum 0 and setting compare 1")};
+                 ", which setting checksum does not cover; set checksum to 0 and compare to 1")};
 }
 
 Status CheckPlaces(std::span<const Shard> shards, DeviceMemories& devices) {

@@ -262,8 +262,8 @@ Status GrantSet::VerifyChecksums(size_t index) const {
     if (sum.checksum == 0)
       return {Code::kProtocol,
               StrCat(name,
-                     " sent no checksums; give setting checksum 1 there too (for GPU memory there are "
-                     "none: give both sides setting checksum 0 and setting compare 1)")};
+                     " sent no checksums; set checksum to 1 there too (for GPU memory there are "
+                     "none: on both sides set checksum to 0 and compare to 1)")};
     auto& of_transfer = sums[sum.transfer];
     if (of_transfer.size() <= sum.chunk) of_transfer.resize(sum.chunk + 1, 0);
     of_transfer[sum.chunk] = sum.checksum;

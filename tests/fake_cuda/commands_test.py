@@ -125,7 +125,7 @@ class CommandsTest(unittest.TestCase):
             controller = self.start("controller", "--listen", "127.0.0.1:0")
             place = ["--controller", controller.line(120).removeprefix("listening at ")]
             trainer = ["trainer", *place, "--checkpoint", folder, "--memory", "cuda"]
-            advice = "setting checksum 0 and setting compare 1"
+            advice = "set checksum to 0 and compare to 1"
             self.assertIn(advice, self.refused(*trainer, "--checksum", "1"))
             self.start("inference", *place, "--engine", "e", "--like", folder, "--checksum", "1")
             self.assertIn(advice, self.refused(*trainer))

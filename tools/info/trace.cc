@@ -30,7 +30,7 @@ std::string TraceText(const protocol::Trace& trace) {
   std::string out;
   for (const auto& message : trace.messages)
     out += StrCat(TimeText(message.microseconds), "  ", message.model, "  ", ToString(message.worker),
-                  message.received ? "  said  " : "  told  ", NumberText(message.number), "  ",
+                  message.received ? "  received  " : "  sent  ", NumberText(message.number), "  ",
                   Grouped(message.bytes), " B  ", message.name, message.fields, "\n");
   return out;
 }

@@ -145,9 +145,9 @@ void Link::OnTime(TimePoint now) {
   }
   if (link_.state != State::kOpening) return;
   if (now >= deadline_)
-    return Down({Code::kTimedOut,
-                 StrCat("the peer did not answer over shared memory within half of setting connect_timeout",
-                        kSeePeer)});
+    return Down(
+        {Code::kTimedOut,
+         StrCat("the peer did not answer over shared memory within half of connect_timeout", kSeePeer)});
   if (const Status status = greeting_.Step(now); !status.ok()) Down(status);
 }
 

@@ -49,7 +49,7 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   for (const uint32_t inline_bytes : kInline) {
     ibv_qp_init_attr attr{};
     attr.send_cq = attr.recv_cq = nic.completions().handle();
-    attr.srq = nic.receives().queue();
+    attr.srq = nic.receives().handle();
     attr.qp_type = IBV_QPT_RC;
     attr.cap = {.max_send_wr = depth,
                 .max_recv_wr = 0,

@@ -28,7 +28,7 @@ class ReceiveBuffers {
 
   /// Makes and posts `count`.
   Status Create(ibv_pd* domain, uint32_t count);
-  [[nodiscard]] ibv_srq* queue() const { return queue_; }
+  [[nodiscard]] ibv_srq* handle() const { return queue_; }
 
   /// In the id of a receive; no send has it.
   static constexpr uint64_t kId = uint64_t{1} << 63;

@@ -31,7 +31,7 @@ TEST_F(CommandRuleTest, WithoutAControlEverythingIsDone) {
   EXPECT_TRUE(actions.empty());
 }
 
-TEST_F(CommandRuleTest, AMoveIsOrderedOnceAndDoneWhenAnswered) {
+TEST_F(CommandRuleTest, ACommandIsGivenOnceAndDoneWhenAnswered) {
   const Group& group = Controlled();
   EXPECT_EQ(rule.Ask(group, Command::kPause, {}), Answer::kAwaited);
   EXPECT_EQ(rule.Ask(group, Command::kPause, {}), Answer::kAwaited);

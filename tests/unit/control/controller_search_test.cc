@@ -79,9 +79,9 @@ TEST_F(ControllerSearchTest, PausesDoubleUpToTheirLimitUntilItIsFound) {
   ControllerSearch search = Begin();
   EXPECT_EQ(search.next(), now_) << "the first attempt needs no pause";
   EXPECT_THAT(Pauses(search, 8), ElementsAre(20, 40, 80, 160, 320, 640, 1000, 1000));
-  search.Find(now_);
+  search.OnFound(now_);
   EXPECT_TRUE(search.found());
-  search.Lose(kGone, now_);
+  search.OnLost(kGone, now_);
   EXPECT_FALSE(search.found());
   EXPECT_EQ(search.next(), now_ + milliseconds(20));
   now_ = search.next();
@@ -119,8 +119,8 @@ TEST_F(ControllerSearchTest, OnlyTheFirstSearchIsOverAfterJoinTimeout) {
             "no controller at host:1 for 60 s; check that it runs and the address");
   search.Fail(kNobody, end);
   EXPECT_THAT(search.CheckOver(end).message(), HasSubstr("; last: connection refused"));
-  search.Find(end);
-  search.Lose(kGone, end);
+  search.OnFound(end);
+  search.OnLost(kGone, end);
   EXPECT_TRUE(search.CheckOver(end + seconds(3600)).ok());
   options_.patient = true;
   EXPECT_TRUE(Begin().CheckOver(end + seconds(3600)).ok());
@@ -134,10 +134,10 @@ TEST_F(ControllerSearchTest, TheFirstFailureAloneIsToldAndTheAbsenceKnowsAll) {
   EXPECT_FALSE(search.Fail(kNobody, now_));
   EXPECT_EQ(options_.absence->since(), now_);
   EXPECT_THAT(options_.absence->Told().message(), HasSubstr("connection refused"));
-  search.Find(now_);
+  search.OnFound(now_);
   EXPECT_FALSE(options_.absence->since());
   EXPECT_TRUE(search.reason().ok());
-  search.Lose(kGone, now_ + seconds(1));
+  search.OnLost(kGone, now_ + seconds(1));
   EXPECT_EQ(options_.absence->since(), now_ + seconds(1));
   EXPECT_EQ(search.reason(), kGone);
   EXPECT_FALSE(search.Fail(kNobody, now_ + seconds(2)));
@@ -157,7 +157,7 @@ TEST_F(ControllerSearchTest, RemindersComeAfterTwiceAsLongEachTime) {
       reminded.push_back(second);
   }
   testing::internal::CaptureStderr();
-  search.Find(begin + seconds(20000));
+  search.OnFound(begin + seconds(20000));
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("has answered, after 20000 s"));
   SetLogLevel(level);
   EXPECT_THAT(reminded, ElementsAre(15, 30, 60, 120, 240, 480, 960, 1920, 3840, 7440, 11040));
@@ -166,53 +166,53 @@ TEST_F(ControllerSearchTest, RemindersComeAfterTwiceAsLongEachTime) {
 TEST_F(ControllerSearchTest, AFirstSearchEndsWithARefusedTokenUnlessTheFileHasAnother) {
   ControllerSearch search = Begin();
   ExpectAttemptWith(search, kFirstToken);
-  const Status over = search.CheckRefused(kRefused, now_);
+  const Status over = search.OnStreamEnded(kRefused, now_);
   EXPECT_EQ(over.code(), Code::kPermission);
   EXPECT_EQ(over.message(),
             StrCat("does not know this token (this process's token is from ", folder_, "/token)"));
   WriteToken(kSecondToken);
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_).ok());
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_).ok());
   ExpectAttemptWith(search, kSecondToken);
-  EXPECT_FALSE(search.CheckRefused(kRefused, now_).ok()) << "the same again";
+  EXPECT_FALSE(search.OnStreamEnded(kRefused, now_).ok()) << "the same again";
 }
 
 TEST_F(ControllerSearchTest, ALaterSearchTriesTheGoodTokenAndTheOneInTheFile) {
   ControllerSearch search = Begin();
-  search.Find(now_);
-  search.Lose(kGone, now_);
+  search.OnFound(now_);
+  search.OnLost(kGone, now_);
   WriteToken(kSecondToken);
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_).ok());
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_).ok());
   ExpectAttemptWith(search, kSecondToken);
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_).ok());
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_).ok());
   ExpectAttemptWith(search, kFirstToken);
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_).ok());
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_).ok());
   ExpectAttemptWith(search, kSecondToken);
-  search.Find(now_);  // So the second one is good.
-  search.Lose(kGone, now_);
+  search.OnFound(now_);  // So the second one is good.
+  search.OnLost(kGone, now_);
   std::filesystem::remove(folder_ + "/token");
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_).ok());
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_).ok());
   ExpectAttemptWith(search, kSecondToken);
 }
 
 TEST_F(ControllerSearchTest, ALaterSearchIsOverWhenTheTokenIsRefusedForJoinTimeoutOnEnd) {
   ControllerSearch search = Begin();
-  search.Find(now_);
-  search.Lose(kGone, now_);
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_).ok());
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_ + seconds(59)).ok());
-  EXPECT_TRUE(search.CheckRefused(kNobody, now_ + seconds(59)).ok()) << "something else";
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_ + seconds(60)).ok());
-  EXPECT_TRUE(search.CheckRefused(kRefused, now_ + seconds(119)).ok());
-  EXPECT_EQ(search.CheckRefused(kRefused, now_ + seconds(120)).code(), Code::kPermission);
+  search.OnFound(now_);
+  search.OnLost(kGone, now_);
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_).ok());
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_ + seconds(59)).ok());
+  EXPECT_TRUE(search.OnStreamEnded(kNobody, now_ + seconds(59)).ok()) << "something else";
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_ + seconds(60)).ok());
+  EXPECT_TRUE(search.OnStreamEnded(kRefused, now_ + seconds(119)).ok());
+  EXPECT_EQ(search.OnStreamEnded(kRefused, now_ + seconds(120)).code(), Code::kPermission);
 }
 
 TEST_F(ControllerSearchTest, WhatIsNoControllerEndsItButForALaterSearch) {
   ControllerSearch search = Begin();
-  EXPECT_EQ(search.CheckRefused(kNoController, now_), kNoController);
-  search.Find(now_);
-  EXPECT_EQ(search.CheckRefused(kNoController, now_), kNoController);
-  search.Lose(kGone, now_);
-  EXPECT_TRUE(search.CheckRefused(kNoController, now_).ok()) << "the port is another's for a while";
+  EXPECT_EQ(search.OnStreamEnded(kNoController, now_), kNoController);
+  search.OnFound(now_);
+  EXPECT_EQ(search.OnStreamEnded(kNoController, now_), kNoController);
+  search.OnLost(kGone, now_);
+  EXPECT_TRUE(search.OnStreamEnded(kNoController, now_).ok()) << "the port is another's for a while";
 }
 
 }  // namespace

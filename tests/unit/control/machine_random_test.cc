@@ -79,7 +79,7 @@ class Adversary : public Simulator {
       const bool serves = shown->version.number >= 0;
       if (!serves) {
         EXPECT_FALSE(control.admitted) << group.name << " is let in without a version";
-      } else if (!state.commands.orders.Of(group.id).failed) {
+      } else if (!state.commands.last.Of(group.id).failed) {
         EXPECT_TRUE(control.admitted && !control.paused) << group.name << " is held back: " << shown->control;
       }
     }

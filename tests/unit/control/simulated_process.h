@@ -69,7 +69,7 @@ struct SimulatedProcess {
   // As an engine's control.
   bool commands = true;  ///< Answers EngineCommand.
   bool paused = false, admitted = false;
-  Version settled;
+  Version activated;
   Status cannot;  ///< Its answer to the next EngineCommand.
   std::vector<protocol::EngineCommand> orders;
 
@@ -131,7 +131,7 @@ struct SimulatedProcess {
     const Status status = std::exchange(cannot, Status::Ok());
     if (status.ok()) {
       if (message.command == protocol::Command::kPause) paused = true;
-      if (message.command == protocol::Command::kActivate) settled = message.version;
+      if (message.command == protocol::Command::kActivate) activated = message.version;
       if (message.command == protocol::Command::kResume) paused = false;
       admitted = message.command == protocol::Command::kResume ||
                  (admitted && message.command != protocol::Command::kDrain);

@@ -372,7 +372,7 @@ class Simulator {
   void Check(Process& to, const protocol::Serve& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Serve after the end";
     if (const Process* control = ControlOf(to)) {
-      EXPECT_TRUE(control->settled == state.updates.open->version) << "Serve before the caches are flushed";
+      EXPECT_TRUE(control->activated == state.updates.open->version) << "Serve before the caches are flushed";
     }
     ForRanks(message.update, [&](const Process& rank, const Target&) {
       if (rank.hello.name.engine == to.hello.name.engine) {

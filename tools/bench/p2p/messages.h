@@ -13,6 +13,9 @@
 
 namespace weightcast::tools {
 
+inline constexpr size_t kMostDevices = 1024;
+inline constexpr size_t kMostTransfers = size_t{1} << 28;  ///< Of one round.
+
 /// What a party of the benchmark is asked for, the first byte of each message.
 enum class Ask : uint8_t {
   kSetUp,  ///< PartySetup → PartyHello
@@ -33,7 +36,7 @@ struct PartySetup {
 constexpr auto Fields(Is<PartySetup> auto& m, auto&& visit) {
   return visit(F("transport", m.transport, protocol::Name{}), F("memory", m.memory, protocol::Name{}),
                F("bytes", m.bytes), F("number", m.number), F("messages", m.messages),
-               F("devices", m.devices, List{protocol::kMaxWorkers}));
+               F("devices", m.devices, List{kMostDevices}));
 }
 
 /// How another party finds this one.
@@ -97,8 +100,7 @@ struct PartyTimes {
   std::vector<int64_t> transfers{};  ///< Nanoseconds of each.
 };
 constexpr auto Fields(Is<PartyTimes> auto& m, auto&& visit) {
-  return visit(F("begin", m.begin), F("end", m.end),
-               F("transfers", m.transfers, List{protocol::kMaxMessageBytes}));
+  return visit(F("begin", m.begin), F("end", m.end), F("transfers", m.transfers, List{kMostTransfers}));
 }
 
 /// The message that asks a party for this; its answer is the struct alone.
