@@ -25,6 +25,9 @@ class EngineControl:
     in_place: pause → bytes land → every rank switches → flush_caches, set_version → resume, admit
     shadow:   bytes land → pause → every rank switches → flush_caches, set_version → resume, admit
 
+    Errors and `weightcast info` name the controller's commands: *pause* calls `pause`; *activate* calls
+    `flush_caches` and `set_version`; *resume* calls `resume` and `admit`; *drain* calls `drain`.
+
     pause()              generate nothing until `resume`; requests may be kept.
     resume()             generate again.
     flush_caches()       forget what was computed with the old weights (prefix, KV, encoder caches).
