@@ -240,7 +240,7 @@ TEST_F(ServerTest, AnUnreachableControllerIsNamed) {
   ASSERT_TRUE(lonely.WaitEnded());
   EXPECT_EQ(lonely.end().code(), Code::kTimedOut);
   EXPECT_THAT(lonely.end().message(), HasSubstr(StrCat("no controller at ", address, " for 0.5 s")));
-  EXPECT_THAT(lonely.end().message(), HasSubstr("check that it runs"));
+  EXPECT_THAT(lonely.end().message(), HasSubstr("check that the controller runs"));
 }
 
 TEST_F(ServerTest, AListenerThatNeverAnswersIsGivenUp) {
