@@ -116,7 +116,7 @@ TEST_F(ControllerSearchTest, OnlyTheFirstSearchIsOverAfterJoinTimeout) {
   EXPECT_TRUE(search.CheckOver(end - milliseconds(1)).ok());
   EXPECT_EQ(search.CheckOver(end).code(), Code::kTimedOut);
   EXPECT_EQ(search.CheckOver(end).message(),
-            "no controller at host:1 for 60 s; check that it runs and the address");
+            "no controller at host:1 for 60 s; check that it runs, and its address");
   search.Fail(kNobody, end);
   EXPECT_THAT(search.CheckOver(end).message(), HasSubstr("; last: connection refused"));
   search.OnFound(end);
