@@ -132,7 +132,8 @@ TEST_P(ForbiddenTest, AnotherUserIsServedByTheNetworkAlone) {
     const std::string there = child.channel().Receive();
     EXPECT_NE(here, "") << "it became ready";
     EXPECT_NE(there, "") << "it became ready";
-    EXPECT_NE((here + there).find("only for processes of one user"), std::string::npos) << here << " / " << there;
+    EXPECT_NE((here + there).find("only for processes of one user"), std::string::npos)
+        << here << " / " << there;
     child.channel().Send("end");
   }
 }

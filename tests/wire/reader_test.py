@@ -92,7 +92,8 @@ class Traces(JobTest):
                 for random in ("incarnation", "origin", "shard:", "id:", "grant:", "WCRD"):
                     self.assertNotIn(random, message["fields"], message)
             text = self.traced(job.address, observer).stdout
-            self.assertRegex(text, r"trainer 0  received  #\d+  [\d,]+ B  Published\{number: 1, run: {number: 1}")
+            published = r"trainer 0  received  #\d+  [\d,]+ B  Published\{number: 1, run: {number: 1}"
+            self.assertRegex(text, published)
             refused = self.traced(job.address, self.role_token("peer"))
             self.assertIn("has no key for 'observe'", refused.stderr)
 
