@@ -207,7 +207,10 @@ def test_an_unreachable_controller(tmp_path, start):
 def test_a_rank_outside_of_the_world(tmp_path, address):
     write_checkpoint(tmp_path / "c")
     fails(run(*trainer(address, 2, 2, tmp_path / "c"), *FAST), "rank is 2", "world_size is 2")
-    fails(run(*inference(address, "e", tmp_path / "c", "--rank", 1), *FAST), "rank is 1")
+    fails(
+        run(*inference(address, "e", tmp_path / "c", "--rank", 1), *FAST),
+        "--rank 1 is outside of --world-size 1",
+    )
 
 
 def test_a_rank_given_twice(tmp_path, start, address):
