@@ -10,7 +10,8 @@
 namespace weightcast::peertest {
 namespace {
 
-constexpr size_t kMostTarget = 256;
+constexpr size_t kMostHost = 253;              ///< Of a DNS name.
+constexpr size_t kMostTarget = kMostHost + 8;  ///< With brackets, colon and port.
 
 std::string_view Trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
@@ -30,17 +31,16 @@ Result<HostPort> ParseTarget(std::string_view text) {
   // Brackets are only around all of an address.
   if (text.find('[', 1) != std::string_view::npos) return wrong;
   if (std::ranges::count(text, ']') != (text.front() == '[' ? 1 : 0)) return wrong;
-  const auto colons = std::ranges::count(text, ':');
-  if (text.front() != '[' && colons == 1) {
-    auto place = ParseHostPort(text);
-    if (!place.ok() || place->host.empty() || place->port == 0) return wrong;
-    return place;
+  HostPort place{.host = std::string(text), .port = kDefaultPort};
+  const bool bracketed = text.front() == '[';
+  if (bracketed && text.back() == ']') {
+    place.host = text.substr(1, text.size() - 2);
+  } else if (bracketed || std::ranges::count(text, ':') == 1) {
+    auto parsed = ParseHostPort(text);
+    if (!parsed.ok() || parsed->port == 0) return wrong;
+    place = *std::move(parsed);
   }
-  if (text.front() != '[') return HostPort{.host = std::string(text), .port = kDefaultPort};
-  if (text.back() == ']' && text.size() > 2)
-    return HostPort{.host = std::string(text.substr(1, text.size() - 2)), .port = kDefaultPort};
-  auto place = ParseHostPort(text);
-  if (!place.ok() || place->host.empty() || place->port == 0) return wrong;
+  if (place.host.empty() || place.host.size() > kMostHost) return wrong;
   return place;
 }
 

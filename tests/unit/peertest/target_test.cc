@@ -32,6 +32,15 @@ TEST(Target, RefusesWhatIsNone) {
   EXPECT_THAT(Parsed(std::string(300, 'a').c_str()), HasSubstr("is not the name or address of a host"));
 }
 
+TEST(Target, WhatIsTakenIsTakenAgain) {
+  for (const std::string& host : {std::string(253, 'a'), StrCat(":", std::string(251, 'a'), ":")}) {
+    const auto place = ParseTarget(host);
+    ASSERT_TRUE(place.ok());
+    EXPECT_TRUE(ParseTarget(TargetText(*place)).ok());
+    EXPECT_FALSE(ParseTarget(StrCat("a", host)).ok()) << "longer than a name of DNS";
+  }
+}
+
 TEST(HostsFile, HasAHostInEachLine) {
   const auto hosts = ParseHostsFile("# rack 1\nnode1\n\n  node2:80  # spare\r\n[fd00::3]:81");
   ASSERT_TRUE(hosts.ok()) << hosts.status().message();
