@@ -14,6 +14,7 @@
 #include "control/token.h"
 #include "protocol/codec.h"
 #include "protocol/identity.h"
+#include "scratch_folder.h"
 #include "system/jobs.h"
 #include "weightcast/endpoint.h"
 
@@ -39,9 +40,6 @@ struct Answer {
 class Impostor : public Job, public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/wc-impostor-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    folder_ = name;
     settings_["token_file"] = folder_ + "/token";
     std::ofstream(settings_["token_file"]) << "7c1e90ab5f42d3866b0d9e8f1a27c435";
     std::filesystem::permissions(settings_["token_file"], std::filesystem::perms::owner_read);
@@ -59,7 +57,6 @@ class Impostor : public Job, public testing::Test {
     }
     ASSERT_TRUE(engine_->Register({.shards = landed_.shards()}, {.landing = LandingMode::kShadow}).ok());
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   /// Both trainers publish it, and the engine serves it bit for bit.
   void Update(int64_t version) {
     std::vector<std::shared_ptr<weightcast::Update>> updates;
@@ -187,7 +184,8 @@ class Impostor : public Job, public testing::Test {
 
   static constexpr const char* kModel = "policy";
   const protocol::WorkerName engine_name_{.role = protocol::Role::kInference, .engine = "a", .rank = 0};
-  std::string folder_;
+  const test::ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<Trainer> trainers_[2];
   std::unique_ptr<Inference> engine_;
   std::vector<Weights> weights_;

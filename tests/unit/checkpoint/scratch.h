@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,28 +14,19 @@
 #include <string_view>
 #include <vector>
 
+#include "scratch_folder.h"
+
 namespace weightcast::checkpoint {
 
 /// A folder of the test's own, gone with it.
 class Scratch {
  public:
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "weightcast-checkpoint-XXXXXX").native();
-    if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << std::strerror(errno);
-    path_ = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
 
  private:
-  std::filesystem::path path_;
+  const test::ScratchFolder folder_;
+  const std::filesystem::path path_ = folder_.path();
 };
 
 inline void WriteText(const std::filesystem::path& path, std::string_view text) {

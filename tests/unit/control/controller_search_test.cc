@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/strings.h"
+#include "scratch_folder.h"
 #include "unit/control/tokens.h"
 
 namespace weightcast::control {
@@ -30,9 +31,6 @@ const Status kNoController(Code::kProtocol, "is no controller");
 class ControllerSearchTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/wc-search-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    folder_ = name;
     WriteToken(kFirstToken);
     options_.settings = *Settings::From({{"controller", "host:1"},
                                          {"token_file", folder_ + "/token"},
@@ -41,7 +39,6 @@ class ControllerSearchTest : public ::testing::Test {
     options_.hello.name = {.role = protocol::Role::kTrainer, .engine = "", .rank = 0};
     options_.absence = std::make_shared<Absence>();
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   void WriteToken(const char* token) const {
     std::ofstream(folder_ + "/token") << token;
@@ -70,7 +67,8 @@ class ControllerSearchTest : public ::testing::Test {
     return pauses;
   }
 
-  std::string folder_;
+  const test::ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
   ClientOptions options_;
   TimePoint now_ = Clock::now();
 };

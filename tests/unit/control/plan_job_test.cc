@@ -12,6 +12,7 @@
 #include "plan/table_format.h"
 #include "protocol/codec.h"
 #include "protocol/identity.h"
+#include "scratch_folder.h"
 
 namespace weightcast::control {
 namespace {
@@ -269,13 +270,8 @@ TEST(PlanJob, DeclaredTensorsNeedNoPartner) {
 
 class TableFolder : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/wc-tables-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string folder_;
+  const test::ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
 };
 
 TEST_F(TableFolder, TablesGoThroughTheFolderWhole) {

@@ -10,6 +10,7 @@
 #include "control/envelope.h"
 #include "protocol/codec.h"
 #include "protocol/identity.h"
+#include "scratch_folder.h"
 #include "stream/connection.h"
 #include "stream/encoding.h"
 #include "stream/frame.h"
@@ -37,17 +38,10 @@ const Member kEngineA{.role = stream::Role::kInference, .engine = "a"};
 class Privacy : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/wc-privacy-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    folder_ = name;
     settings_ = {{"token_file", Write("master", kMaster)}};
     auto started = Controller::Start({.listen = "127.0.0.1:0", .settings = settings_});
     ASSERT_TRUE(started.ok()) << started.status().ToString();
     controller_ = std::move(*started);
-  }
-  void TearDown() override {
-    controller_.reset();
-    std::filesystem::remove_all(folder_);
   }
   std::string Write(const std::string& name, std::string_view token) {
     const std::string path = StrCat(folder_, "/", name);
@@ -75,7 +69,8 @@ class Privacy : public ::testing::Test {
     EXPECT_TRUE(view->models.empty());
   }
 
-  std::string folder_;
+  const test::ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
   std::map<std::string, std::string> settings_;
   std::unique_ptr<Controller> controller_;
 };

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/socket.h"
+#include "scratch_folder.h"
 #include "unit/control/cuttable_proxy.h"
 #include "unit/control/puppet.h"
 #include "unit/control/tokens.h"
@@ -31,17 +32,11 @@ bool WaitRefused(Puppet& puppet) {
 /// A controller on a free loopback port, and a token of the test's own.
 class ServerTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/wc-server-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    folder_ = name;
-    ::setenv("XDG_RUNTIME_DIR", name, 1);
-  }
+  void SetUp() override { ::setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1); }
   void TearDown() override {
     puppets_.clear();
     controller_.reset();
     ::unsetenv("XDG_RUNTIME_DIR");
-    std::filesystem::remove_all(folder_);
   }
   void Start(std::map<std::string, std::string> settings = {}) {
     auto started = Controller::Start({.listen = "127.0.0.1:0", .settings = std::move(settings)});
@@ -62,7 +57,8 @@ class ServerTest : public ::testing::Test {
   }
   Settings ClientSettings() { return *Settings::From({{"controller", controller_->address()}}); }
 
-  std::string folder_;
+  const test::ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<Controller> controller_;
   std::vector<std::unique_ptr<Puppet>> puppets_;
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "scratch_folder.h"
 #include "unit/control/tokens.h"
 
 namespace weightcast::control {
@@ -31,16 +32,12 @@ Token RoleOf(const stream::Member& member) { return *Token::Parse(RoleText(membe
 class TokenTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/wc-token-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    folder_ = name;
-    ::setenv("XDG_RUNTIME_DIR", name, 1);
+    ::setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
     ::unsetenv("WEIGHTCAST_TOKEN");
   }
   void TearDown() override {
     ::unsetenv("WEIGHTCAST_TOKEN");
     ::unsetenv("XDG_RUNTIME_DIR");
-    std::filesystem::remove_all(folder_);
   }
   std::string Write(const std::string& name, const std::string& text, mode_t mode) {
     const std::string path = folder_ + "/" + name;
@@ -48,7 +45,8 @@ class TokenTest : public ::testing::Test {
     ::chmod(path.c_str(), mode);
     return path;
   }
-  std::string folder_;
+  const test::ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
   Settings settings_;
 };
 

@@ -1,33 +1,18 @@
 #pragma once
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
 
 #include "base/strings.h"
+#include "scratch_folder.h"
 
 namespace weightcast::topology {
 
 /// A made-up /sys, with links where the kernel has links. Gone with the test.
 class Tree {
  public:
-  Tree() {
-    std::string name = (std::filesystem::temp_directory_path() / "weightcast-sys-XXXXXX").native();
-    if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << std::strerror(errno);
-    root_ = name;
-  }
-  ~Tree() {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  Tree(const Tree&) = delete;
-  Tree& operator=(const Tree&) = delete;
-
   [[nodiscard]] const std::filesystem::path& root() const { return root_; }
 
   void Write(const std::string& file, std::string_view text) {
@@ -92,7 +77,8 @@ class Tree {
   }
 
  private:
-  std::filesystem::path root_;
+  const test::ScratchFolder folder_;
+  const std::filesystem::path root_ = folder_.path();
 };
 
 /// A DGX: four switches, two for each of two processors, with two GPUs and two NICs each; and beside them two
