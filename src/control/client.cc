@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/out_of_memory.h"
 #include "base/socket.h"
@@ -31,9 +32,9 @@ Result<protocol::ControllerMessage> Decode(const protocol::WorkerName& reader, E
                        });
 }
 
-Status OrderBroken(const std::string& controller) {
-  return {Code::kProtocol, StrCat("the controller at ", controller,
-                                  " broke the order of messages; use the same weightcast on all hosts")};
+Status WrongNumber(const std::string& controller) {
+  return BrokeProtocol(StrCat("the controller at ", controller),
+                       {Code::kProtocol, "the numbers of its messages are out of order"});
 }
 
 class Client final : public ControlClient {
@@ -41,8 +42,7 @@ class Client final : public ControlClient {
   Client(ClientOptions options, Token token, std::unique_ptr<ControllerStream> stream)
       : options_(std::move(options)),
         settings_(options_.settings),
-        closed_(Code::kCancelled, StrCat("this process closed ", protocol::ToString(options_.hello.name),
-                                         "; make a new one to go on")),
+        closed_(ClosedHere(protocol::ToString(options_.hello.name))),
         search_(options_, std::move(token), Clock::now()),
         lease_(settings_.lease),
         heartbeat_(*MakePacket(protocol::WorkerMessage(protocol::Heartbeat{}))),
@@ -219,7 +219,7 @@ class Client final : public ControlClient {
     bool duplicate = false;
     if (!link_->Acknowledge(event.acknowledged) || !link_->Receive(event.number, duplicate)) {
       session_ = 0;
-      return Break(OrderBroken(settings_.controller));
+      return Break(WrongNumber(settings_.controller));
     }
     if (!duplicate) DeliverMessage(std::move(event.message));
   }
@@ -237,7 +237,7 @@ class Client final : public ControlClient {
       DeliverMessage(std::move(event.message));
       End(refused->reason);
     } else if (search_.found() && !link_->Acknowledge(event.acknowledged)) {
-      End(OrderBroken(settings_.controller));
+      End(WrongNumber(settings_.controller));
     }
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/advice.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "device/error.h"
@@ -198,9 +199,7 @@ Trials::Core::Job Trials::Core::FillCell(std::function<void(Result<Cell>)> done)
               [this, cell, done = std::move(done)](const Status& status) {
                 if (!status.ok()) return done(status);
                 auto worker = worker_.lock();
-                if (worker == nullptr)
-                  return done(
-                      Status(Code::kCancelled, "this process closed the endpoint; make a new one to go on"));
+                if (worker == nullptr) return done(ClosedHere("the endpoint"));
                 done(Share(std::move(*cell), std::move(worker)));
               },
           .begun = false,

@@ -12,7 +12,7 @@ namespace {
 /// Between two lines of the log that say the same.
 constexpr auto kTellAgain = std::chrono::minutes(1);
 
-std::string Join(const std::vector<std::string>& names) {
+std::string Join(const auto& names) {
   std::string all;
   for (const std::string& name : names) all += StrCat(all.empty() ? "" : ", ", name);
   return all;
@@ -66,8 +66,8 @@ Status StoppedWriters::SetAside(const protocol::UpdateId& update, std::string wr
   if (full()) {
     std::set<std::string> names;
     for (const Buffer& buffer : quarantine_) names.insert(buffer.writers);
-    return {Code::kExhausted, StrCat("stopped writers hold ", kMost, " such buffers already; end them: ",
-                                     Join(std::vector<std::string>(names.begin(), names.end())))};
+    return {Code::kExhausted,
+            StrCat("stopped writers hold ", kMost, " such buffers already; end them: ", Join(names))};
   }
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());
