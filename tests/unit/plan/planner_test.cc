@@ -86,6 +86,19 @@ TEST(PlannerTest, CastsCountTheBytesOnTheWire) {
   EXPECT_EQ(plan.table.At(0).transform, Transform::kCast);
 }
 
+// What is worked out for one tensor is kept for others of the same shape, whose elements may be larger.
+TEST(PlannerTest, TensorsOfOneShapeCountTheBytesOfTheirOwnDtypes) {
+  for (const Strategy strategy : {Strategy::kBalanced, Strategy::kGreedy}) {
+    for (const auto& [first, second] :
+         {std::pair{DType::kBF16, DType::kF32}, std::pair{DType::kF32, DType::kBF16}}) {
+      const std::vector<TensorInfo> tensors{{"a", first, {64, 32}}, {"b", second, {64, 32}}};
+      const Plan plan = MustPlan(*FsdpLayout(tensors, 2), *DdpLayout(tensors, 2), strategy);
+      EXPECT_EQ(plan.report.total_bytes, 2 * 64 * 32 * (2 + 4));
+      EXPECT_THAT(plan.report.sender_bytes, Each(64 * 32 * (2 + 4)));
+    }
+  }
+}
+
 TEST(PlannerTest, GreedyTakesTheSourceWithTheFewestBytes) {
   const std::vector<TensorInfo> tensors{
       {"a", DType::kU8, {10}}, {"b", DType::kU8, {4}}, {"c", DType::kU8, {4}}};
