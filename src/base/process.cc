@@ -36,8 +36,8 @@ Status CheckDescriptors(size_t wanted) {
     if (taken.back().valid()) continue;
     const int error = errno;
     return {Code::kExhausted,
-            StrCat("only ", taken.size() - 1, " more files can be opened here, and at least ", wanted,
-                   " are needed: ", ErrnoText(error),
+            StrCat("only ", taken.size() - 1, " more files can be opened in this process, and at least ",
+                   wanted, " are needed: ", ErrnoText(error),
                    "; raise the limit of open files (ulimit -n), which is ", DescriptorLimit())};
   }
   return Status::Ok();

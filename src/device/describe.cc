@@ -95,8 +95,8 @@ Exportable HowOf(const Attributes& found) {
 }
 
 std::string_view WhyNot(const Attributes& found) {
-  return found.pool != nullptr ? "allocated from a memory pool (cudaMallocAsync)"
-                               : "no shareable handle type";
+  return found.pool != nullptr ? "it is allocated from a memory pool (cudaMallocAsync)"
+                               : "it has no shareable handle type";
 }
 
 /// A memory of the driver's at a time: what all its blocks have in common.

@@ -15,10 +15,12 @@ namespace {
 using drivers::CUdeviceptr;
 
 /// What the driver may not like about it.
-std::string KindOf(const DeviceMemory& memory) {
-  if (memory.exportable == Exportable::kLegacy) return "memory of cuMemAlloc";
-  return StrCat("memory ", memory.why_not.empty() ? "of cuMemMap" : memory.why_not,
-                "; what cuMemMap maps must be created with gpuDirectRDMACapable");
+Status NotGiven(const DeviceMemory& memory, const Status& why) {
+  if (memory.exportable == Exportable::kLegacy)
+    return {Code::kUnavailable, StrCat("it is memory of cuMemAlloc: ", why.message())};
+  return {Code::kUnavailable,
+          StrCat(memory.why_not.empty() ? "it is memory of cuMemMap" : memory.why_not, ": ", why.message(),
+                 "; allocate it with cudaMalloc, or with cuMemMap and gpuDirectRDMACapable")};
 }
 
 }  // namespace
@@ -29,9 +31,7 @@ Result<DmaBuf> ExportDmaBuf(const Context& context, const DeviceMemory& memory) 
   WC_ASSIGN_OR_RETURN(const int supported,
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
   if (supported == 0)
-    return Status(Code::kUnavailable,
-                  StrCat("the driver gives no dma-buf of device ", context.ordinal(),
-                         "; install NVIDIA's open kernel modules, or leave verbs out in setting transport"));
+    return Status(Code::kUnavailable, StrCat("the driver gives no dma-buf of device ", context.ordinal()));
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<CUdeviceptr>(memory.memory.address);
   const CUdeviceptr start = begin / page * page;
@@ -42,9 +42,7 @@ Result<DmaBuf> ExportDmaBuf(const Context& context, const DeviceMemory& memory) 
                                                        drivers::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
   const Status status = DriverStatus(cuda, result, "cuMemGetHandleForAddressRange");
   if (LosesContext(result)) return status;
-  if (!status.ok()) {
-    return Status(Code::kUnavailable, StrCat("of ", KindOf(memory), ": ", status.message()));
-  }
+  if (!status.ok()) return NotGiven(memory, status);
   fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started here would keep the memory.
   return DmaBuf{.fd = UniqueFd(fd), .offset = begin - start};
 }
@@ -56,8 +54,8 @@ Status CheckOrder(const Context& context) {
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
   if (ordering >= drivers::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) return Status::Ok();
   return {Code::kUnavailable, StrCat("device ", context.ordinal(),
-                                     " does not order the writes of NICs; weights there go over another "
-                                     "transport; nothing needs to be done")};
+                                     " does not order the writes of NICs, so verbs cannot write to its "
+                                     "memory; where setting transport names verbs alone, add shm or tcp")};
 }
 
 }  // namespace weightcast::device

@@ -101,8 +101,8 @@ Result<std::vector<Handle>> Export(const Context& context, const DeviceMemory& m
     return Status(Code::kUnavailable, StrCat("device memory cannot be exported: ", memory.why_not,
                                              "; allocate it with cudaMalloc or weightcast"));
   if (first > memory.blocks.size() || count > memory.blocks.size() - first)
-    return Status(Code::kOutOfBounds, StrCat("blocks ", first, " to ", first + count, " are not among the ",
-                                             memory.blocks.size(), " of this memory", kReportBug));
+    return Status(Code::kOutOfBounds, StrCat(count, " blocks from block ", first, " on were asked for, ",
+                                             "and this memory has ", memory.blocks.size(), kReportBug));
   const ContextScope scope(context);
   WC_RETURN_IF_ERROR(scope.status());
   std::vector<Handle> handles;

@@ -85,9 +85,9 @@ Result<std::shared_ptr<const Mapping>> Mappings::MapOwn(const std::shared_ptr<Wo
 Status Mappings::Reach(const AllocationName& name) {
   const auto ordinal = gpus_->OrdinalOf(name.device);
   if (name.process != ProcessName() || !ordinal)
-    return {
-        Code::kInvalidArgument,
-        "the peer's memory is of a device that this process does not see; check CUDA_VISIBLE_DEVICES here"};
+    return {Code::kInvalidArgument,
+            "the peer's memory is of a device that this process does not see; check CUDA_VISIBLE_DEVICES of "
+            "this process"};
   WC_ASSIGN_OR_RETURN(const auto owner, gpus_->Retain(*ordinal));
   WC_ASSIGN_OR_RETURN(const uint64_t identity, IdentityOf(*owner, {name.address, Total(name)}));
   if (identity != name.identity)

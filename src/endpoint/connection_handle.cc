@@ -51,9 +51,9 @@ Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
   WC_ASSIGN_OR_RETURN(const auto region, endpoint::ParseDescriptor(descriptor));
   if (region.name.owner != peer().incarnation) {
     return Status(Code::kInvalidArgument,
-                  StrCat("the region belongs to incarnation ", region.name.owner, ", not to ",
-                         connection.label(), ", incarnation ", peer().incarnation,
-                         "; if that process has restarted, import its new region"));
+                  StrCat("the region is of another process (incarnation ", region.name.owner, ") than ",
+                         connection.label(), " (incarnation ", peer().incarnation,
+                         "); if that process has restarted, import its new region"));
   }
   const std::string name = connection.view().transport_name();
   for (const endpoint::RegionKey& key : region.keys) {
@@ -166,7 +166,7 @@ Status Connection::Notify(std::string_view bytes) {
   if (!connection.notices().Reserve(bytes.size())) {
     return {Code::kExhausted,
             StrCat(connection.label(),
-                   " has not taken the notices that were sent before; let it call take_notice")};
+                   " has not taken the notices that were sent before; let that process take them")};
   }
   endpoint::SubmitNow(connection.core()->progress(), [state = state_, notice = std::string(bytes)] {
     if (state->ended()) return;
@@ -207,7 +207,7 @@ Result<std::string> Connection::TakeNotice(TimePoint deadline) {
     if (Clock::now() >= deadline) {
       return Status(Code::kTimedOut,
                     StrCat("no notice has come within the timeout of this call from ", connection.label(),
-                           "; check that it runs and calls Notify, then wait again"));
+                           "; check that it runs and sends one, then wait again"));
     }
     connection.core()->progress().WaitFor(connection.notices().arrived(), before + 1, deadline);
   }

@@ -14,7 +14,6 @@
 namespace weightcast::endpoint {
 namespace {
 
-using transport::Role;
 using Created = std::vector<Links::Created>;
 using Factories = std::span<const transport::TransportFactory>;
 
@@ -154,15 +153,11 @@ Status Core::Init(Factories factories) {
 
 void Core::OnProven(Proven proven) {
   if (closed_.load()) return;
-  const Role role = proven.role;
   const auto connection = std::make_shared<Connection::State>(shared_from_this(), std::move(proven));
   const auto replaced = connections_->Replace(connection);
   // The peer knows of one connection only: the newer.
-  if (replaced != nullptr) {
-    replaced->End({Code::kUnavailable, role == Role::kResponder
-                                           ? "replaced: the peer has connected again; use the new connection"
-                                           : "replaced by a new connection; use that"});
-  }
+  if (replaced != nullptr)
+    replaced->End({Code::kUnavailable, "replaced by a newer connection between the two; use that"});
   connection->Start();
 }
 
@@ -172,14 +167,17 @@ void Core::Shutdown() {
   progress_->Call([this] {
     listener_->Stop();
     handshakes_->Stop();
-    for (const auto& connection : connections_->All()) connection->End(ClosedHere("the endpoint"));
+    for (const auto& connection : connections_->All())
+      connection->End(
+          {Code::kCancelled, StrCat(ToString(self()), " closed its endpoint; go on with a new one")});
     regions_.CloseAll();
     CheckFenced();
   });
   if (!progress_->WaitFor(fenced_, 1, In(settings().lease))) {
-    WC_LOG(kWarning,
-           "closing the endpoint while a stopped peer may still write: its links did not close within ",
-           Seconds(settings().lease), " s; do not reuse its memory before that peer continues or has ended");
+    progress_->Call([this] {
+      WC_LOG(kWarning, "this endpoint ends while ", links_.Writers(), " may still write to memory that was ",
+             "registered with it; do not reuse that memory before that process continues or has ended");
+    });
   }
   progress_->Call([this] {
     lingering_->CloseAll();

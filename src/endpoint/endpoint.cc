@@ -33,10 +33,7 @@ class Region::State {
       return;
     }
     if (Status status = Close(In(core_->settings().lease)); !status.ok()) {
-      WC_LOG(kError,
-             "a region was dropped that peers may still write to; do not use its memory before they have "
-             "ended: ",
-             status.message());
+      WC_LOG(kError, "a region was dropped while ", status.message());
     }
   }
 
@@ -56,10 +53,17 @@ class Region::State {
       core_->regions().FreeBuffer(*registration_);
       return Status::Ok();
     }
+    const auto writers = std::make_shared<std::pair<endpoint::Flag, std::string>>();
+    endpoint::SubmitNow(core_->progress(), [core = core_, writers] {
+      writers->second = core->links().Writers();
+      writers->first.Set(1);
+    });
+    // Bounded: a region may be let go of by who holds progress.
+    const bool known = core_->progress().WaitFor(writers->first, 1, In(std::chrono::seconds(1)));
     return {Code::kTimedOut,
-            StrCat("a peer that is stopped or unreachable may still write to a region of ",
+            StrCat(known ? writers->second : "a peer", " may still write to a region of ",
                    HumanBytes(static_cast<double>(length_)),
-                   "; end that process or let it continue, keep the memory, and close the region again")};
+                   "; keep the memory until that process has ended or continues (kill -CONT)")};
   }
 
  private:

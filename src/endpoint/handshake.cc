@@ -49,7 +49,7 @@ std::string EncodeHello(const Hello& hello) {
 Result<Hello> ParseHello(std::string_view payload) {
   ByteReader in(payload);
   if (in.Get<uint32_t>() != kHandshakeMagic) {
-    return Status(Code::kProtocol, "the other side is not a weightcast endpoint; check address and port");
+    return Status(Code::kProtocol, "the other side is not a weightcast endpoint; check what runs there");
   }
   Hello hello;
   hello.version = in.Get<uint16_t>();
@@ -67,11 +67,11 @@ Result<Hello> ParseHello(std::string_view payload) {
   in.Get(hello.chunk, lease, hello.nonce);
   if (!in.AtEnd() || hello.identity.incarnation == 0)
     return Status(Code::kProtocol,
-                  "it sent a malformed hello; run the same release of weightcast on both sides");
+                  "the hello is malformed; run the same release of weightcast on both sides");
   if (hello.chunk < kMinChunk || hello.chunk > kMaxChunk || lease == 0 ||
       lease > static_cast<uint64_t>(kMaxLease.count())) {
-    return Status(Code::kProtocol, StrCat("it sent a hello whose chunk (", hello.chunk, " bytes) or lease (",
-                                          lease, " ns) is out of range", kSameRelease));
+    return Status(Code::kProtocol, StrCat("in the hello, chunk (", hello.chunk, " bytes) or lease (", lease,
+                                          " ns) is out of range", kSameRelease));
   }
   hello.lease = Duration(lease);
   return hello;
@@ -108,11 +108,11 @@ std::vector<Message> Handshaker::OnMessage(const Message& message) {
       break;
   }
   if (state_ == State::kGreeting) {
-    return Fail({Code::kProtocol, "the other side is not a weightcast endpoint; check address and port"});
+    return Fail({Code::kProtocol, "the other side is not a weightcast endpoint; check what runs there"});
   }
   return Fail(
       {Code::kProtocol,
-       "it sent a handshake message in the wrong order; run the same release of weightcast on both sides"});
+       "a handshake message came in the wrong order; run the same release of weightcast on both sides"});
 }
 
 std::vector<Message> Handshaker::OnHello(const Message& message) {
@@ -154,7 +154,7 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
   Digest proof{};
   if (message.payload.size() != proof.size())
     return Fail(
-        {Code::kProtocol, "it sent a malformed proof; run the same release of weightcast on both sides"});
+        {Code::kProtocol, "the proof is malformed; run the same release of weightcast on both sides"});
   std::memcpy(proof.data(), message.payload.data(), proof.size());
   if (!SameDigest(proof, ProofOf(peer_role))) {
     return Fail({Code::kPermission,
@@ -169,7 +169,7 @@ std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   auto verdict = ParseOutcome(message.payload);
   if (!verdict)
     return Fail(
-        {Code::kProtocol, "it sent a malformed verdict; run the same release of weightcast on both sides"});
+        {Code::kProtocol, "the verdict is malformed; run the same release of weightcast on both sides"});
   if (!verdict->ok()) {
     // Anyone can say it; who has proven nothing must not make a caller wait.
     superseded_ = state_ == State::kProven && verdict->code() == Code::kCancelled;
@@ -183,7 +183,7 @@ std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   if (!in_turn)
     return Fail(
         {Code::kProtocol,
-         "it sent a handshake verdict in the wrong order; run the same release of weightcast on both sides"});
+         "a handshake verdict came in the wrong order; run the same release of weightcast on both sides"});
   peer_accepted_ = true;
   if (accepted_) state_ = State::kAccepted;
   return {};

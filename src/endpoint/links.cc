@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/advice.h"
+#include "base/strings.h"
 
 namespace weightcast::endpoint {
 
@@ -68,6 +69,15 @@ void Links::Close(LinkId link) {
 
 void Links::EndUsing(const RegisteredMemory& registration) {
   for (const auto& [id, link] : links_) link.connection->sender().EndUsing(registration);
+}
+
+std::string Links::Writers() const {
+  std::string all;
+  for (const auto& [id, link] : links_) {
+    const std::string peer = StrCat(link.connection->label(), ", ");
+    if (link.connection->ended() && all.find(peer) == std::string::npos) all += peer;
+  }
+  return all.empty() ? "a peer that is stopped or unreachable" : StrCat(all, "stopped or unreachable,");
 }
 
 // --- Progress ------------------------------------------------------------------------------------

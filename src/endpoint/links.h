@@ -51,6 +51,8 @@ class Links final : public Work {
   void Close(transport::LinkId link);
   void Drop(transport::LinkId link) { links_.erase(link); }
   [[nodiscard]] bool empty() const { return links_.empty(); }
+  /// Who may still write to this side's memory: the peers of connections that have ended, not their links.
+  [[nodiscard]] std::string Writers() const;
   /// Ends all transfers that use it.
   void EndUsing(const RegisteredMemory& registration);
 

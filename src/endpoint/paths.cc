@@ -65,7 +65,7 @@ Status Paths::OnAnswers(std::string_view payload) {
     const PathOffer& answer = (*answers)[i];
     if (path.here == Path::State::kDown) continue;
     if (!answer.open) {
-      SetDown(path, answer.blob);
+      SetDown(path, StrCat("at the peer: ", answer.blob));
     } else if (Status status = path.transport->Establish(path.link, answer.blob); !status.ok()) {
       SetDown(path, WithSameRelease(status).message());
     }
@@ -83,7 +83,7 @@ Status Paths::OnPath(std::string_view payload) {
     return Status::Ok();  // Of one that has been closed, or is lost: seen otherwise.
   if (stage_ != Stage::kAnswered) return OutOfTurn("a path's state");
   path.there = notice->ready ? Path::State::kReady : Path::State::kDown;
-  if (!notice->ready) SetDown(path, notice->reason);
+  if (!notice->ready) SetDown(path, StrCat("at the peer: ", notice->reason));
   Evaluate();
   return Status::Ok();
 }
@@ -106,7 +106,8 @@ void Paths::GiveUp() {
     const bool ready =
         path.here == Path::State::kReady && (role_ == Role::kResponder || path.there == Path::State::kReady);
     if (!ready && path.here != Path::State::kDown)
-      SetDown(path, "not ready within connect_timeout; check that the peer runs, and see its log");
+      SetDown(path,
+              "not ready within half of setting connect_timeout; check that the peer runs, see its log");
   }
   if (stage_ == Stage::kAnswered && role_ == Role::kInitiator) return Evaluate();
   Fail();
@@ -149,10 +150,9 @@ PathOffer Paths::Answer(Path& path, const PathOffer& offer, TimePoint deadline) 
     return allowed.name == offer.transport;
   });
   if (!offer.open) {
-    SetDown(path, offer.blob);
+    SetDown(path, StrCat("at the peer: ", offer.blob));
   } else if (known == allowed_.end()) {
-    SetDown(path, "this process has left it out; see its setting transport, and its log");
-    return {path.name, false, "the other side does not use it; see its setting transport, and its log"};
+    SetDown(path, "this process does not use it; see its setting transport, and its log");
   } else if (!known->why_not.empty()) {
     SetDown(path, known->why_not);
   } else {

@@ -106,7 +106,7 @@ Status Regions::RegisterWithAll(RegisteredMemory& registration) {
   const bool device = memory.kind == MemoryKind::kDevice;
   for (const auto& [name, transport] : transports_) {
     if (device && !transport->Can(transport::OpKind::kWrite, memory.kind, memory.kind).supported) {
-      registration.left_out.push_back({name, "it moves host memory only"});
+      registration.left_out.push_back({name, "moves host memory only"});
       continue;
     }
     auto key = transport->Register(registration.name, memory, registration.access);
@@ -123,11 +123,10 @@ Status Regions::RegisterWithAll(RegisteredMemory& registration) {
     return Status::Ok();
   }
   std::string reasons;
-  for (const auto& [name, reason] : registration.left_out) reasons += StrCat("; ", name, ": ", reason);
-  return {Code::kUnavailable, StrCat(" of device ", memory.ordinal,
-                                     ": no transport takes it; allow shm or tcp "
-                                     "in setting transport",
-                                     reasons)};
+  for (const auto& [name, reason] : registration.left_out)
+    reasons += StrCat(reasons.empty() ? "" : "; ", name, ": ", reason);
+  return {Code::kUnavailable, StrCat(" of device ", memory.ordinal, ": no transport takes it (", reasons,
+                                     "); correct one of these, or allow another in setting transport")};
 }
 
 /// Once for each transport.
@@ -178,8 +177,7 @@ Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
   const uint64_t serial = SliceAccess::SerialOf(slice);
   RegisteredMemory* const found = serial == 0 ? nullptr : Use(SliceAccess::IndexOf(slice));
   if (found == nullptr)
-    return Status(Code::kInvalidArgument,
-                  "the grant is for a region that is closed; register its memory again");
+    return Status(Code::kInvalidArgument, "its region is closed; register that memory again");
   const bool same = found->serial == serial;
   const bool writes = PeersWrite(found->access, /*granted=*/true);
   const transport::WriteRanges::Runs granted{
@@ -187,9 +185,9 @@ Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
   Done(*found);
   if (same && writes) return granted;
   return Status(Code::kInvalidArgument,
-                same ? "the grant is for a region that takes no writes; register it with kGranted"
-                     : "the grant is for a region that is closed, or of another endpoint; register its "
-                       "memory with this one");
+                same ? "its region takes no writes; register that memory with Access::kGranted"
+                     : "its region is closed, or is of another endpoint; register that memory with this "
+                       "connection's endpoint");
 }
 
 Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> ranges) {
@@ -197,18 +195,22 @@ Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> range
   all.reserve(ranges.size());
   for (const GrantRange& range : ranges) {
     const uint64_t length = range.first.length();
-    WC_ASSIGN_OR_RETURN(const auto whole, Granted(range.first));
+    const auto wrong = [&](const Status& why) {
+      return Status(why.code(), StrCat("range ", all.size(), " of the grant: ", why.message()));
+    };
+    const auto whole = Granted(range.first);
+    if (!whole.ok()) return wrong(whole.status());
     const uint64_t offset = SliceAccess::OffsetOf(range.first);
     const bool apart = range.count == 1 || (range.count > 1 && range.stride >= length && range.stride > 0);
-    const uint64_t room = whole.length - offset - length;  // The slice lies inside.
+    const uint64_t room = whole->length - offset - length;  // The slice lies inside.
     if (!apart || (range.count > 1 && (range.count - 1) > room / range.stride)) {
-      return Status(Code::kOutOfBounds,
-                    StrCat("a grant has ", range.count, " runs of ", length, " bytes, one every ",
-                           range.stride, " bytes, from byte ", offset, " of a registration of ", whole.length,
-                           " bytes on; give at least one, all inside the registration and without overlap"));
+      return wrong({Code::kOutOfBounds,
+                    StrCat("it has ", range.count, " runs of ", length, " bytes, one every ", range.stride,
+                           " bytes, from byte ", offset, " of a registration of ", whole->length,
+                           " bytes on; give at least one, all inside the registration and without overlap")});
     }
-    all.push_back({.region = whole.region,
-                   .generation = whole.generation,
+    all.push_back({.region = whole->region,
+                   .generation = whole->generation,
                    .offset = offset,
                    .length = length,
                    .stride = range.stride,

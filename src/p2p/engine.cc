@@ -56,7 +56,7 @@ Status CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
   }
   if (length > advert.length)
     return {Code::kOutOfBounds,
-            StrCat("the operation has ", length, " bytes, and ", NameOf(peer), " advertised memory of ",
+            StrCat(length, " bytes were asked for, and ", NameOf(peer), " advertised memory of ",
                    advert.length, " bytes; let that endpoint advertise as many")};
   return Status::Ok();
 }
@@ -172,7 +172,7 @@ Status Engine::CloseChannel(uint64_t id) {
   const auto found = s_.channels.find(id);
   if (found == s_.channels.end())
     return {Code::kInvalidArgument,
-            StrCat("there is no connection ", id, "; use a number that connect or accept returned")};
+            StrCat("there is no connection ", id, ", or it was removed; give the number of an open one")};
   const ChannelPtr channel = found->second;
   if (channel->status.ok()) {
     peers_.TakeOff(*channel);
@@ -211,7 +211,8 @@ Status Engine::Deregister(uint64_t id) {
     const std::lock_guard lock(s_.mutex);
     const auto found = s_.memories.find(id);
     if (found == s_.memories.end())
-      return {Code::kInvalidArgument, StrCat("no memory is registered as ", id, "; register it first")};
+      return {Code::kInvalidArgument,
+              StrCat("no memory is registered as ", id, " any more, or at all; give the id of one that is")};
     memory = found->second;
     memories_.Drop(*memory);
     const Status reason(Code::kCancelled,
@@ -325,7 +326,7 @@ Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::spa
   for (size_t i = 0; i < adverts.size(); ++i) {
     if (Status wrong = CheckAdvert(adverts[i], local[i].length, *operation->channel->peer); !wrong.ok()) {
       operations_.Retire(*operation);
-      return wrong;
+      return local.size() == 1 ? wrong : Status(wrong.code(), StrCat("piece ", i, ": ", wrong.message()));
     }
     operation->remote.push_back(
         {.memory = adverts[i].memory, .offset = adverts[i].offset, .length = local[i].length});

@@ -63,7 +63,7 @@ Status Memories::StillRegistered(const Operation& operation) const {
   for (const Part& part : operation.parts) {
     if (part.memory != nullptr && !s_.memories.contains(part.memory->id))
       return {Code::kInvalidArgument,
-              StrCat("no memory is registered as ", part.memory->id, "; register it first")};
+              StrCat("memory ", part.memory->id, " was deregistered meanwhile; register it again")};
   }
   return Status::Ok();
 }

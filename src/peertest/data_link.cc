@@ -136,8 +136,8 @@ Result<GrantName> DataLink::TradeGrants(const GrantName& ours) {
   theirs.slot = in.Get<decltype(theirs.slot)>();
   theirs.id = in.Get<decltype(theirs.id)>();
   if (!in.AtEnd())
-    return Status(Code::kProtocol, StrCat("the other host sent a notice of ", notice.size(),
-                                          " bytes that names no grant; use the same weightcast on both"));
+    return Status(Code::kProtocol, StrCat("the other host sent a malformed notice of ", notice.size(),
+                                          " bytes; use the same weightcast on both"));
   return theirs;
 }
 

@@ -88,7 +88,7 @@ class Server final : public TestServer {
            "the client has an observer's token, which may not measure; give the client the job's token"});
     } else if (clients_.size() >= kMostClients) {
       stream->Close(
-          {Code::kExhausted, StrCat("this host serves ", kMostClients, " tests already; try again later")});
+          {Code::kExhausted, StrCat("it serves ", kMostClients, " tests already; try again later")});
     } else {
       clients_[stream.get()];
     }

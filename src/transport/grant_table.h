@@ -35,7 +35,7 @@ class GrantTable {
                      " and id ", grant.id, kReportBug)};
     }
     uint64_t& id = ids_[grant.slot];
-    if (id != 0) return {Code::kExhausted, StrCat("grant slot ", grant.slot, " is in use; revoke it first")};
+    if (id != 0) return {Code::kExhausted, StrCat("grant slot ", grant.slot, " is in use", kReportBug)};
     id = grant.id;
     ranges_[grant.slot] = std::move(ranges);
     return Status::Ok();

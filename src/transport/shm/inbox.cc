@@ -20,8 +20,7 @@ Status OwnInbox::OpenGrant(const GrantName& grant, GrantReach ranges) {
                    " and id ", grant.id, kReportBug)};
   }
   if (in_use_[grant.slot]) {
-    return {Code::kExhausted,
-            StrCat("grant slot ", grant.slot, " of this peer is in use; revoke its grant first")};
+    return {Code::kExhausted, StrCat("grant slot ", grant.slot, " of this peer is in use", kReportBug)};
   }
   in_use_[grant.slot] = true;
   open_[grant.slot] = grant.id;

@@ -86,7 +86,7 @@ Status Link::OnMessage(Channel::Incoming& message) {
     return DecodeFor<RingReply>(message.bytes, [&](const auto& m) { return regions_.On(m, message.fds); });
   if (kind >= MessageKind::kWantSource && ready) return devices_.OnMessage(kind, std::move(message));
   return {Code::kProtocol, StrCat("it sent a message of kind ", static_cast<int>(kind),
-                                  " over shared memory, for which its link is not ready")};
+                                  " over shared memory before that connection was ready")};
 }
 
 void Link::OnChannel() {
@@ -145,9 +145,9 @@ void Link::OnTime(TimePoint now) {
   }
   if (link_.state != State::kOpening) return;
   if (now >= deadline_)
-    return Down(
-        {Code::kTimedOut,
-         StrCat("the peer did not answer over shared memory within half of connect_timeout", kSeePeer)});
+    return Down({Code::kTimedOut,
+                 StrCat("the peer did not answer over shared memory within half of setting connect_timeout",
+                        kSeePeer)});
   if (const Status status = greeting_.Step(now); !status.ok()) Down(status);
 }
 

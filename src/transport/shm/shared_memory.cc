@@ -17,7 +17,7 @@ namespace {
 #define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
 #endif
 
-constexpr std::string_view kMakeRoom = "; end something, or raise the limits of memory and open files";
+constexpr std::string_view kMakeRoom = "; end other processes, or raise the limits of memory and open files";
 constexpr std::string_view kNoSeals =
     "; let kernel and sandbox seal files of memfd_create, or leave shm out in setting transport";
 
@@ -57,7 +57,7 @@ Result<Mapping> Mapping::Map(int fd, uint64_t offset, size_t length, bool writab
   if (base == MAP_FAILED) {
     const Code code = errno == EPERM || errno == EACCES ? Code::kPermission : Code::kExhausted;
     return Status(code, StrCat("cannot map ", HumanBytes(static_cast<double>(length)),
-                               " of shared memory: ", ErrnoText(errno), "; give this process more memory"));
+                               " of shared memory: ", ErrnoAndAdvice(errno)));
   }
   made.base_ = base;
   made.data_ = static_cast<std::byte*>(base) + lead;

@@ -54,8 +54,9 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
   WC_RETURN_IF_ERROR(CheckOffer(offer));
   Source& source = sources_[key];
   if (source.device.worker != nullptr || sources_.size() > kMost) {
-    return {Code::kProtocol,
-            StrCat("it offered the same device memory twice, or more than ", kMost, " pieces of it")};
+    return {Code::kProtocol, sources_.size() > kMost
+                                 ? StrCat("it offered more than ", kMost, " pieces of device memory")
+                                 : "it offered the same device memory twice"};
   }
   source.owner = offer.device;
   source.state = Source::State::kMapping;

@@ -35,7 +35,7 @@ Verdict Arrivals::OnFrame(const Frame& frame) {
     case FrameType::kData:
       return OnData(frame);
   }
-  return {.violation = "an unknown frame type"};
+  return {.violation = "it sent a frame of an unknown type"};
 }
 
 Verdict Arrivals::OnWrite(const Frame& frame) {

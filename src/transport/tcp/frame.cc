@@ -119,7 +119,7 @@ std::string_view GetBody(ByteReader& in, Frame& frame) {
     case FrameType::kLaneOver:
       return GetLaneOver(in, frame);
   }
-  return "an unknown frame type";
+  return "it sent a frame of an unknown type";
 }
 
 }  // namespace
@@ -169,7 +169,7 @@ ParsedFrame ParseFrame(std::span<const std::byte> bytes, Frame& frame) {
   const size_t size = magic == kFrameMagic ? SizeOf(type, flags) : 0;
   if (size == 0) {
     return {Outcome::kMalformed, 0,
-            magic == kFrameMagic ? "an unknown frame type" : "not a weightcast frame"};
+            magic == kFrameMagic ? "it sent a frame of an unknown type" : "it sent no frame of weightcast"};
   }
   if (bytes.size() < size) return {.outcome = Outcome::kShort, .size = 0, .what = {}};
   frame.type = static_cast<FrameType>(type);

@@ -35,9 +35,10 @@ Status Opening::Step(TimePoint now) {
   std::string tried;
   for (const LaneConnector& connector : connectors_)
     tried = connector.report().empty() ? tried : StrCat(" (", connector.report(), ")");
-  return {Code::kTimedOut, StrCat("not all lanes were connected within half of connect_timeout; check "
-                                  "the firewall and settings bind, interface and advertise",
-                                  tried)};
+  return {Code::kTimedOut,
+          StrCat("not all lanes were connected within half of setting connect_timeout; check the firewall "
+                 "and settings bind, interface and advertise",
+                 tried)};
 }
 
 TimePoint Opening::NextStep() const {

@@ -98,7 +98,7 @@ Status Staging::failure() const {
   }
   return {Code::kExhausted,
           "no host memory can be pinned to stage device memory for tcp; raise the limit of locked memory "
-          "(ulimit -l) or setting pinned"};
+          "(ulimit -l)"};
 }
 
 }  // namespace weightcast::transport::tcp

@@ -97,7 +97,7 @@ TEST_F(TransportChoiceTest, NoCommonTransportIsAnError) {
   Party b({.rank = 1, .settings = {{"transport", "slow"}}});
   const Status status = a.Connect(b).status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_THAT(status.message(), HasSubstr("the other side does not use it"));
+  EXPECT_THAT(status.message(), HasSubstr("fast: at the peer: this process does not use it"));
 }
 
 Status CreateStatus(const std::map<std::string, std::string>& settings,

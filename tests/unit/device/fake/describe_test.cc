@@ -90,7 +90,7 @@ TEST_F(DescribeTest, AnExpandableSegmentIsWalkedPageByPage) {
 TEST_F(DescribeTest, SaysWhatCannotBeExportedAndWhy) {
   Pages plain(world.host, 1, 0);
   EXPECT_EQ(Look(plain.base(), 10)->exportable, Exportable::kNo);
-  EXPECT_EQ(Look(plain.base(), 10)->why_not, "no shareable handle type");
+  EXPECT_EQ(Look(plain.base(), 10)->why_not, "it has no shareable handle type");
 
   Pages fabric(world.host, 2, kFabricType);
   EXPECT_EQ(Look(fabric.base(), kPage + 1)->exportable, Exportable::kFabric);
