@@ -46,7 +46,7 @@ Result<FileTensors> ReadIndex(const fs::path& index) {
 Status CheckAgainstIndex(const SafetensorsFile& file, std::set<std::string> expected, const fs::path& index) {
   const auto refuse = [&](std::string_view name, std::string_view why) {
     return Status(Code::kCorrupt, StrCat(file.path().native(), ": tensor ", Shown(name), why, index.native(),
-                                         "; write the checkpoint again"));
+                                         "; write the checkpoint again, into an empty folder"));
   };
   for (const auto& tensor : file.header().tensors)
     if (expected.erase(tensor.info.name) == 0)

@@ -24,12 +24,14 @@ namespace weightcast::control {
 namespace {
 
 /// Errors: kExhausted, there is no memory for it; those of Unpack and DecodeControllerMessage.
-Result<protocol::ControllerMessage> Decode(const protocol::WorkerName& reader, EncodedMessage encoded) {
-  return OrOutOfMemory(protocol::ToString(reader), "a message of the controller",
-                       [&]() -> Result<protocol::ControllerMessage> {
-                         WC_ASSIGN_OR_RETURN(const std::string bytes, Unpack(std::move(encoded)));
-                         return protocol::DecodeControllerMessage(bytes);
-                       });
+Result<protocol::ControllerMessage> Decode(const ClientOptions& reader, EncodedMessage encoded) {
+  auto message = OrOutOfMemory(protocol::ToString(reader.hello.name), "a message of the controller",
+                               [&]() -> Result<protocol::ControllerMessage> {
+                                 WC_ASSIGN_OR_RETURN(const std::string bytes, Unpack(std::move(encoded)));
+                                 return protocol::DecodeControllerMessage(bytes);
+                               });
+  if (message.ok()) return message;
+  return BrokeProtocol(StrCat("the controller at ", reader.settings.controller), message.status());
 }
 
 Status WrongNumber(const std::string& controller) {
@@ -226,7 +228,7 @@ class Client final : public ControlClient {
 
   /// Welcome, Refused and Heartbeat: small, and this thread's to understand.
   void HandleUnnumbered(ControllerStream::Event& event) {
-    auto message = Decode(options_.hello.name, event.message);
+    auto message = Decode(options_, event.message);
     if (!message.ok()) {
       if (search_.found() || !search_.ever_found()) return End(message.status());
       return FailAttempt(message.status());  // The process that has the port meanwhile may be no controller.
@@ -245,9 +247,9 @@ class Client final : public ControlClient {
     if (search_.found()) return;
     if (welcome.term < term_) {
       const Status older(Code::kUnavailable,
-                         StrCat("the controller at ", settings_.controller, " is of term ",
-                                welcome.term.number, ", and this worker has followed a newer one of term ",
-                                term_.number, "; end the older controller"));
+                         StrCat("the controller at ", settings_.controller, " is older (term ",
+                                welcome.term.number, ") than one that this worker has followed (term ",
+                                term_.number, "); end the older controller"));
       // What was told before was why the newer one is gone; that it found this one is news, once.
       if (search_.reason() != older) reporter_.Report(LinkState::kBroken, older);
       return FailAttempt(older);
@@ -283,7 +285,7 @@ class Client final : public ControlClient {
   void DeliverMessage(EncodedMessage encoded) {
     auto shared = std::make_shared<EncodedMessage>(std::move(encoded));
     reporter_.Run([this, shared] {
-      auto message = Decode(options_.hello.name, std::move(*shared));
+      auto message = Decode(options_, std::move(*shared));
       if (message.ok()) return options_.on_message(std::move(*message));
       Fail(message.status());
     });

@@ -21,8 +21,8 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
     const Status reason(
         Code::kInvalidArgument,
         StrCat(name,
-               " is already here in another process; an engine has one EngineControl: end one of these two "
-               "processes"));
+               " is already here in another process; an engine has one EngineControl: end this process, or "
+               "the other, whose host stands in the controller's log (\"joined from\")"));
     out_.Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
     out_.Add(control::Refuse{session, reason});
     return;

@@ -38,9 +38,9 @@ Status MembershipRule::TakePlace(const protocol::Hello& hello) {
   if (holder == nullptr) return Status::Ok();
   const bool same_process = holder->incarnation == hello.incarnation;
   if (holder->connected && !same_process)
-    return {Code::kInvalidArgument,
-            StrCat("rank taken: ", protocol::ToString(hello.name),
-                   " is already here in another process; give every process its own rank")};
+    return {Code::kInvalidArgument, StrCat("rank taken: ", protocol::ToString(hello.name),
+                                           " is already here in another process (`weightcast info "
+                                           "--controller` shows where); give each its own rank")};
   const Status reason(Code::kPeerDead,
                       StrCat(protocol::ToString(hello.name), " is lost: ",
                              same_process ? "its process has begun a new session; publish again"

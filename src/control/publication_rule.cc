@@ -42,10 +42,11 @@ void PublicationRule::AnswerFailed(const Worker& trainer, int64_t number, const 
 void PublicationRule::RefusePublished(const Worker& trainer, const protocol::Published& message) {
   const protocol::Run& run = rules_.runs->run();
   const std::string_view of = message.run.number == run.number ? " of an earlier controller" : "";
-  const Status reason(Code::kUnavailable,
-                      StrCat("version ", message.number, " of ", TextOf(roster_, trainer), " is of run ",
-                             message.run.number, of, "; trainers have begun run ", run.number,
-                             ": publish the state that they agree on under a higher number"));
+  const Status reason(
+      Code::kUnavailable,
+      StrCat("version ", message.number, " of ", TextOf(roster_, trainer),
+             " is from before a trainer or the controller restarted (run ", message.run.number, of, ", now ",
+             run.number, "): publish the state that all trainers agree on under a higher number"));
   AnswerFailed(trainer, message.number, reason);
   for (const SessionId session : OfferersOf(message.number))
     if (const Worker& other = *roster_.Find(session); other.waiting) WithdrawOffer(other, reason);

@@ -225,11 +225,11 @@ Receiver* RankRule::InTurn(const Worker& worker, const protocol::UpdateId& updat
   const uint32_t of = part.value_or(engine.part);
   if (rank->step == step && of == engine.part) return rank;
   if (of < engine.part || (rank->step > step && of == engine.part)) return nullptr;  // A repetition.
-  rules_.engines->Out(
-      worker.group,
-      {Code::kProtocol, StrCat(TextOf(roster_, worker), " sent ", what, " for ", protocol::ToString(update),
-                               ", part ", of, ", out of order; use the same weightcast on all hosts")},
-      &worker);
+  rules_.engines->Out(worker.group,
+                      {Code::kProtocol, StrCat(TextOf(roster_, worker), " sent ", what, " for ",
+                                               protocol::ToString(update), ", group of tensors ", of,
+                                               ", out of order; use the same weightcast on all hosts")},
+                      &worker);
   return nullptr;
 }
 

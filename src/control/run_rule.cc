@@ -15,9 +15,9 @@ const protocol::Run& RunRule::run() const { return state_.run; }
 Status RunRule::Check(const protocol::Run& run) const {
   const bool counted_here = run.origin == config_.term.id && run.number <= state_.run.number;
   if (run.number <= protocol::kMaxRun || counted_here) return Status::Ok();
-  return {Code::kInvalidArgument,
-          StrCat("the worker's run number ", run.number, " is above the highest that is allowed, ",
-                 protocol::kMaxRun, "; start it again as a new process")};
+  return {Code::kInvalidArgument, StrCat("this worker says that trainers have been started again ",
+                                         run.number, " times (its run number); at most ", protocol::kMaxRun,
+                                         " is allowed: end it and start a new process")};
 }
 
 void RunRule::Raise(const protocol::Run& run, const Status& reason) {

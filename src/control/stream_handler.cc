@@ -50,12 +50,13 @@ Status CheckWorker(const stream::Member& proven, const protocol::Hello& hello) {
                    " has joined without the name of its model; give one in the option model")};
   if (!stream::Covers(proven, MemberOf(name)))
     return {Code::kPermission,
-            StrCat("its token is for ", stream::MemberText(proven), ", and this process is ",
-                   protocol::ToString(name), "; give it one of `weightcast token --role ",
+            StrCat("the token of ", protocol::ToString(name), " is for ", stream::MemberText(proven),
+                   ", which is another role or engine; give that process one of `weightcast token --role ",
                    stream::RoleName(MemberOf(name).role), "`")};
   if (protocol::IncarnationOf(hello.secret) != hello.incarnation)
-    return {Code::kPermission, StrCat(protocol::ToString(name), " does not prove its incarnation: another ",
-                                      "process has it, or its secret was lost; start this process again")};
+    return {Code::kPermission,
+            StrCat(protocol::ToString(name), " does not prove its identity: another process ",
+                   "has it, or its secret was lost; start that process again")};
   return Status::Ok();
 }
 

@@ -182,7 +182,7 @@ std::string OwnFolder() {
 
 Result<Token> Token::Parse(std::string_view text, bool configured, std::string origin) {
   const auto named = [&](const Status& why) {
-    return Status(why.code(), StrCat(why.message(), " (it is from ", origin, ")"));
+    return Status(why.code(), StrCat(origin, ": ", why.message()));
   };
   if (stream::RoleToken::IsOne(text)) {
     auto role = stream::RoleToken::Parse(text);

@@ -56,12 +56,14 @@ class ObserverStream final : public ViewStream {
       switch (event.kind) {
         case ControllerStream::Event::Kind::kMessage: {
           WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(event.message)));
-          WC_ASSIGN_OR_RETURN(auto message, protocol::DecodeObserverReply(encoded));
-          if (auto* wanted = std::get_if<T>(&message)) return std::move(*wanted);
-          if (!std::holds_alternative<protocol::ClusterView>(message))
-            return Status(Code::kProtocol,
-                          StrCat("the controller at ", address_, " answered with ", protocol::NameOf(message),
-                                 ", which was not asked for; use the same weightcast on all hosts"));
+          auto message = protocol::DecodeObserverReply(encoded);
+          if (!message.ok()) return BrokeProtocol(StrCat("the controller at ", address_), message.status());
+          if (auto* wanted = std::get_if<T>(&*message)) return std::move(*wanted);
+          if (!std::holds_alternative<protocol::ClusterView>(*message))
+            return Status(
+                Code::kProtocol,
+                StrCat("the controller at ", address_, " answered with ", protocol::NameOf(*message),
+                       ", which was not asked for; use the same weightcast on all hosts"));
           break;
         }
         case ControllerStream::Event::Kind::kClosed:

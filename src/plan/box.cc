@@ -25,7 +25,7 @@ Status CheckName(std::string_view name, const Shape& shape) {
   }
   if (!IsPrintable(name))
     return {Code::kInvalidArgument, StrCat("the tensor name '", Shown(name),
-                                           "' has control characters, here '?'; use printable names")};
+                                           "' has control characters (shown as '?'); use printable names")};
   if (!IsUtf8(name))
     return {Code::kInvalidArgument,
             StrCat("the tensor name '", Shown(name), "' is not UTF-8; use printable names")};

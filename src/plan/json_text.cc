@@ -37,8 +37,8 @@ Status CheckJsonText(std::string_view what, std::string_view text, int max_depth
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++depth > max_depth)
-        return {Code::kInvalidArgument,
-                StrCat(what, " is nested more than ", max_depth, " deep at byte ", i, "; make it flatter")};
+        return {Code::kInvalidArgument, StrCat(what, " is nested more than ", max_depth, " deep at byte ", i,
+                                               "; check its brackets, and that it is the right text")};
     } else if (c == ']' || c == '}') {
       --depth;
     }

@@ -196,9 +196,9 @@ Status CheckSameAcross(std::span<const Layout> engines, int first, int tensor_th
   const TensorInfo& b = engines[static_cast<size_t>(second)].tensor(tensor_here);
   if (a == b) return Status::Ok();
   return {Code::kInvalidArgument,
-          StrCat("tensor '", a.name, "' is ", NameOf(a.dtype), " ", ToString(a.shape), " in engine ", first,
-                 " but ", NameOf(b.dtype), " ", ToString(b.shape), " in engine ", second,
-                 "; all engines must hold the same dtype and global shape")};
+          StrCat("tensor '", a.name, "' is ", NameOf(a.dtype), " ", ToString(a.shape),
+                 " in another engine, but ", NameOf(b.dtype), " ", ToString(b.shape),
+                 " in this one; all engines must hold the same dtype and global shape")};
 }
 
 /// Where a tensor is found in the engines that have it: (engine, index there).
@@ -246,8 +246,8 @@ Result<Layout> JoinEngines(std::span<const Layout> engines) {
     shift.push_back(shift.back() + engine.ranks());
     if (shift.back() > kMaxRanks)
       return Status(Code::kInvalidArgument,
-                    StrCat("the first ", e + 1, " engines have ", shift.back(), " ranks together; at most ",
-                           kMaxRanks, " are allowed: use fewer engines"));
+                    StrCat("with this one, ", e + 1, " engines have ", shift.back(),
+                           " ranks together; at most ", kMaxRanks, " are allowed: use fewer engines"));
   }
   LayoutAssembler out;
   for (const Places& places : tensors) {

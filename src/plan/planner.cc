@@ -69,7 +69,7 @@ Status CheckTables(const PlanReport& report, const std::vector<Shipment>& shipme
     for (size_t rank = 0; rank < routes->size(); ++rank) {
       if ((*routes)[rank] <= kMaxRoutesOfRank) continue;
       return {Code::kExhausted,
-              StrCat("of the ", shipments.size(), " routes of the plan ", what, " ", rank, " has ",
+              StrCat("of the ", shipments.size(), " routes of the plan, ", what, " ", rank, " has ",
                      (*routes)[rank], "; its table holds at most ", kMaxRoutesOfRank,
                      ": use fewer engines, more trainers or larger shards")};
     }

@@ -15,10 +15,9 @@
 namespace weightcast::plan {
 namespace {
 
+/// Who reads the table says how to get another.
 Status Corrupt(std::string_view reason) {
-  return {Code::kCorrupt,
-          StrCat("the routing table is damaged: ", reason,
-                 "; start this worker again to get it, and run the same release of weightcast everywhere")};
+  return {Code::kCorrupt, StrCat("the routing table is damaged: ", reason)};
 }
 
 bool IsStripOfBlocks(const RankTable::Route& route, const Shape& shape) {
@@ -219,13 +218,11 @@ Result<RankTable> DecodeRankTable(std::string_view bytes) {
   const auto version = header.Get<uint32_t>();
   if (version != kTableFormatVersion) {
     return Status(Code::kProtocol,
-                  StrCat("the routing table has format version ", version, ", this weightcast reads ",
+                  StrCat("the routing table has format version ", version, ", and this weightcast reads ",
                          kTableFormatVersion, "; run the same release everywhere"));
   }
   if (header.Get<uint64_t>() != Hash64(header.rest()))
-    return Status(Code::kCorrupt,
-                  "the routing table has a wrong checksum: it was cut off or changed on its way; start this "
-                  "worker again to get it");
+    return Corrupt("it has a wrong checksum, so it was cut off or changed after it was made");
   return Decoder(header.rest()).Run();
 }
 

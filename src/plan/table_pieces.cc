@@ -47,9 +47,8 @@ std::string WriteMessagePiece(const PieceHead& head, std::string_view payload) {
 }
 
 Status CorruptPieces(std::string_view reason) {
-  return {Code::kCorrupt,
-          StrCat("the pieces of a large message do not fit together: ", reason,
-                 "; use the same weightcast on all hosts, and start the worker again to get them anew")};
+  return {Code::kCorrupt, StrCat("the pieces of a large message do not fit together: ", reason,
+                                 "; use the same weightcast on all hosts, and start the worker again")};
 }
 
 Result<MessagePiece> ReadMessagePiece(std::string_view bytes) {

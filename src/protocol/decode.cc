@@ -9,17 +9,17 @@
 namespace weightcast::protocol {
 namespace {
 
-Status CheckSize(std::string_view sender, std::string_view bytes) {
+Status CheckSize(std::string_view bytes) {
   if (bytes.size() <= kMaxMessageBytes) return Status::Ok();
-  return {Code::kProtocol, StrCat(sender, " sent a message of ", bytes.size(), " bytes; at most ",
-                                  kMaxMessageBytes, " are allowed: use the same weightcast on all hosts")};
+  return {Code::kProtocol, StrCat("it sent a message of ", bytes.size(), " bytes; at most ", kMaxMessageBytes,
+                                  " are allowed: use the same weightcast on all hosts")};
 }
 
 uint8_t KindOf(std::string_view bytes) { return bytes.empty() ? 0 : static_cast<uint8_t>(bytes.front()); }
 
-Status Unknown(std::string_view sender, std::string_view bytes) {
+Status Unknown(std::string_view bytes) {
   return {Code::kProtocol,
-          StrCat(sender, " sent ",
+          StrCat("it sent ",
                  bytes.empty() ? "an empty message" : StrCat("a message of the unknown kind ", KindOf(bytes)),
                  "; use the same weightcast on all hosts")};
 }
@@ -39,13 +39,13 @@ bool Become(Variant& message, size_t index, std::index_sequence<Index...>) {
 
 /// `Greeting` has a form of its own; void: there is none.
 template <typename Greeting, typename Variant>
-Status DecodeVariant(std::string_view sender, uint8_t first_kind, std::string_view bytes, Variant& message) {
+Status DecodeVariant(uint8_t first_kind, std::string_view bytes, Variant& message) {
   const int index = KindOf(bytes) - first_kind;
   const bool known = index >= 0 && Become(message, static_cast<size_t>(index),
                                           std::make_index_sequence<std::variant_size_v<Variant>>());
-  if (!known) return Unknown(sender, bytes);
+  if (!known) return Unknown(bytes);
   if constexpr (!std::is_void_v<Greeting>) {
-    if (std::holds_alternative<Greeting>(message)) return Unknown(sender, bytes);
+    if (std::holds_alternative<Greeting>(message)) return Unknown(bytes);
   }
   return std::visit([&](auto& what) { return DecodeRest(bytes, what); }, message);
 }
@@ -53,38 +53,38 @@ Status DecodeVariant(std::string_view sender, uint8_t first_kind, std::string_vi
 }  // namespace
 
 Result<WorkerMessage> DecodeWorkerMessage(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize("a worker", bytes));
+  WC_RETURN_IF_ERROR(CheckSize(bytes));
   WorkerMessage message;
   if (KindOf(bytes) == kHelloKind) {
     WC_ASSIGN_OR_RETURN(message, DecodeHello(bytes));
   } else {
-    WC_RETURN_IF_ERROR(DecodeVariant<Hello>("a worker", kFirstWorkerKind, bytes, message));
+    WC_RETURN_IF_ERROR(DecodeVariant<Hello>(kFirstWorkerKind, bytes, message));
   }
   return message;
 }
 
 Result<ControllerMessage> DecodeControllerMessage(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize("the controller", bytes));
+  WC_RETURN_IF_ERROR(CheckSize(bytes));
   ControllerMessage message;
   if (KindOf(bytes) == kRefusedKind) {
     WC_ASSIGN_OR_RETURN(message, DecodeRefused(bytes));
   } else {
-    WC_RETURN_IF_ERROR(DecodeVariant<Refused>("the controller", kFirstControllerKind, bytes, message));
+    WC_RETURN_IF_ERROR(DecodeVariant<Refused>(kFirstControllerKind, bytes, message));
   }
   return message;
 }
 
 Result<ObserverMessage> DecodeObserverMessage(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize("an observer", bytes));
+  WC_RETURN_IF_ERROR(CheckSize(bytes));
   ObserverMessage message;
-  WC_RETURN_IF_ERROR(DecodeVariant<void>("an observer", kFirstObserverKind, bytes, message));
+  WC_RETURN_IF_ERROR(DecodeVariant<void>(kFirstObserverKind, bytes, message));
   return message;
 }
 
 Result<ObserverReply> DecodeObserverReply(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize("the controller", bytes));
+  WC_RETURN_IF_ERROR(CheckSize(bytes));
   ObserverReply message;
-  WC_RETURN_IF_ERROR(DecodeVariant<void>("the controller", kFirstReplyKind, bytes, message));
+  WC_RETURN_IF_ERROR(DecodeVariant<void>(kFirstReplyKind, bytes, message));
   return message;
 }
 

@@ -125,8 +125,12 @@ class Client final : public ClientStream {
     switch (got->kind) {
       case FrameKind::kData:
         return Event{.kind = Event::Kind::kMessage, .body = std::move(got->body)};
-      case FrameKind::kClose:
-        return Closed(DecodeReason(got->body));
+      case FrameKind::kClose: {
+        const Status why = DecodeReason(got->body);  // "It sent" is said of this process.
+        const bool of_us = got->body.starts_with(static_cast<char>(Code::kProtocol));
+        return Closed(
+            {why.code(), StrCat(of_us ? "the controller says of this process: " : "", why.message())});
+      }
       case FrameKind::kProof:
         break;
     }

@@ -78,7 +78,7 @@ Status Connection::Queue(FrameKind kind, std::string_view body) {
   // The reason of the end always finds a place.
   if (kind != FrameKind::kClose && queued_ + body.size() + kFrameHead > most_queued_)
     return {Code::kExhausted, StrCat("the other side does not read: ", queued_,
-                                     " bytes wait for it, at most ", most_queued_, kSeePeer)};
+                                     " bytes wait for it; at most ", most_queued_, " may", kSeePeer)};
   std::string frame;
   frame.reserve(kFrameHead + body.size());
   AppendFrame(frame, kind, body);

@@ -50,10 +50,11 @@ Result<std::optional<Frame>> FrameDecoder::Next() {
   if (left.size() < kFrameHead) return std::optional<Frame>();
   const Head head = ReadHead(left);
   if (head.size > kMostFrameBytes)
-    return Status(Code::kProtocol, StrCat("a frame of ", head.size, " bytes; at most ", kMostFrameBytes,
-                                          " are allowed: use the same weightcast on all hosts"));
+    return Status(Code::kProtocol,
+                  StrCat("the other side sent a frame of ", head.size, " bytes; at most ", kMostFrameBytes,
+                         " are allowed: use the same weightcast on all hosts"));
   if (!IsValid(head))
-    return Status(Code::kProtocol, StrCat("a frame of the unknown kind ", int{head.kind},
+    return Status(Code::kProtocol, StrCat("the other side sent a frame of the unknown kind ", int{head.kind},
                                           "; use the same weightcast on all hosts"));
   if (left.size() < kFrameHead + head.size) return std::optional<Frame>();
   Frame frame{.kind = static_cast<FrameKind>(head.kind),

@@ -37,7 +37,7 @@ Result<Secret> SharedKeyOf(std::string_view text, Purpose purpose, std::string_v
   const CleansedAtEnd cleansed(token);
   auto key = KeyOf(token, purpose);
   if (key.ok()) return key;
-  return Status(key.status().code(), StrCat(key.status().message(), " (it is from ", origin, ")"));
+  return Status(key.status().code(), StrCat(origin, ": ", key.status().message()));
 }
 
 }  // namespace weightcast::stream

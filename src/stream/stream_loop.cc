@@ -251,10 +251,9 @@ bool StreamLoop::DeliverFrame(const StreamPtr& stream, Frame frame) {
     case FrameKind::kProof:
       break;
   }
-  Drop(
-      stream,
-      {Code::kProtocol,
-       "a client sent a proof frame, which only the controller sends; use the same weightcast on all hosts"});
+  Drop(stream,
+       {Code::kProtocol,
+        "it sent a proof frame, which only the controller sends; use the same weightcast on all hosts"});
   return false;
 }
 

@@ -51,8 +51,8 @@ Result<MasterToken> MasterToken::Parse(std::string_view text) {
                   "a role token is given where the job's master token is needed; set WEIGHTCAST_TOKEN or "
                   "setting token_file to that of the controller");
   if (text.size() > kMostTextBytes)
-    return Status(Code::kInvalidArgument, StrCat("the job token has ", text.size(), " bytes, at most ",
-                                                 kMostTextBytes, "; make one with `openssl rand -hex 32`"));
+    return Status(Code::kInvalidArgument, StrCat("the job token has ", text.size(), " bytes (at most ",
+                                                 kMostTextBytes, "); make one with `openssl rand -hex 32`"));
   if (Capacity(text) < kLeastBytes || DistinctBytes(text) < kLeastDistinct)
     return Status(Code::kInvalidArgument,
                   StrCat("the job token is too weak: it must hold ", kLeastBytes,

@@ -121,7 +121,7 @@ class InferenceWorker final : public Inference {
       auto& [options, memory] = loop_->registered();
       if (memory == nullptr) return;
       asleep_ = {.shards = memory->shards(), .options = options, .memory = std::move(memory)};
-      loop_->receiver().Drop();
+      asleep_->writers = loop_->receiver().Drop();
       loop_->output().Change([](InferenceOutput& output) { output.memory.reset(); });
     });
     if (!asleep_ || asleep_->memory == nullptr) return Status::Ok();
@@ -131,14 +131,10 @@ class InferenceWorker final : public Inference {
     if (!closed.ok() && asleep_->memory->replaceable()) {  // The engine's own memory is free.
       session_->loop().RunAndWait([&] {
         kept = !loop_->writers().full();
-        if (kept) loop_->writers().Keep(std::move(asleep_->memory), "a stopped peer");
+        if (kept) loop_->writers().Keep(std::move(asleep_->memory), asleep_->writers);
       });
     }
-    if (!closed.ok() && !kept) {
-      return {Code::kFenced,
-              StrCat("the registered memory cannot be released yet; do not free it, and call suspend again: ",
-                     closed.message())};
-    }
+    if (!closed.ok() && !kept) return StillWritten();
     asleep_->memory.reset();
     return Status::Ok();
   }
@@ -146,10 +142,7 @@ class InferenceWorker final : public Inference {
   Status Resume(Contents contents) override {
     WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
     if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended; call suspend before resume"};
-    if (asleep_->memory != nullptr)
-      return {Code::kFenced,
-              "the suspension is not complete: a peer that is stopped or unreachable may still write to this "
-              "rank's memory; end that process or let it continue, and call suspend again before resume"};
+    if (asleep_->memory != nullptr) return StillWritten();
     return RegisterLocked(asleep_->shards, asleep_->options, contents);
   }
 
@@ -216,7 +209,7 @@ class InferenceWorker final : public Inference {
       return Status(
           Code::kInvalidArgument,
           "with landing 'loader' the registered memory is not the live tensors, so it has no digest; "
-          "use another landing to have one");
+          "register with landing 'in_place' or 'shadow' to have one");
     return DigestsOf(memory->shards(), /*reader=*/nullptr, memory->devices(), interrupted_);
   }
 
@@ -234,10 +227,18 @@ class InferenceWorker final : public Inference {
     std::vector<Shard> shards;
     LandingOptions options;
     std::shared_ptr<LandingMemory> memory;  ///< Until nobody can write there any more.
+    std::string writers = {};               ///< Who may still, for messages.
   };
   template <typename Value>
   Value Seen(Value InferenceOutput::* member) const {
     return loop_->output().Read([member](const InferenceOutput& output) { return output.*member; });
+  }
+
+  [[nodiscard]] Status StillWritten() const {
+    return {Code::kFenced,
+            StrCat("the suspension is not complete, so keep this rank's memory: ", asleep_->writers,
+                   ", stopped or unreachable, may still write to it; end that process or let it continue "
+                   "(kill -CONT), and call suspend again")};
   }
 
   // --- Beginning and end --------------------------------------------------------------------------------
@@ -251,13 +252,14 @@ class InferenceWorker final : public Inference {
     loop_->output().Wait({.deadline = deadline}, [](const InferenceOutput& output) { return output.idle; });
     session_->Leave();
     background_.Join();
-    loop_->receiver().Drop();
+    const std::string writers = loop_->receiver().Drop();
     auto memory = std::move(loop_->registered().memory);
     const bool spare = memory != nullptr && memory->replaceable();
-    if (spare) loop_->writers().Keep(std::move(memory), "a stopped peer");
+    if (spare) loop_->writers().Keep(std::move(memory), writers);
     if (memory != nullptr && !memory->Close(deadline).ok()) {
-      WC_LOG(kWarning, session_->text(), ": a stopped peer may still write to the registered memory; ",
-             "do not use it for anything else until that peer has ended");
+      WC_LOG(kWarning, session_->text(), ": ", writers,
+             ", stopped or unreachable, may still write to the registered ",
+             "memory; do not use that memory for anything else until that process has ended");
     }
     memory.reset();
     loop_->writers().Abandon(deadline);

@@ -65,18 +65,19 @@ Status CallAnswers::TooLate(const CallExpired& expired) const {
       break;
     case Step::kAborting:
       if (!s_.fenced)
-        what = "a source may still write here (keep the engine paused and call Abort again)";
+        what = "a source (if stopped, this rank's log names it) may still write to this rank's memory";
       else if (s_.lent)
-        what = "another engine still reads here (keep the engine paused and call Abort again)";
+        what = "another engine still reads this rank's memory";
       else
         what = "the controller has not said in time how the update continues";
-      if (!s_.abort_reason.ok()) what += StrCat(" after: ", s_.abort_reason.message());
+      if (!s_.abort_reason.ok()) what += StrCat("; the update ended because of: ", s_.abort_reason.message());
       break;
     default:
       what = "not every byte arrived in time (see `weightcast info --controller`)";
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
-  if (s_.step == Step::kAborting && (!s_.fenced || s_.lent)) return {Code::kFenced, what};
+  if (s_.step == Step::kAborting && (!s_.fenced || s_.lent))
+    return {Code::kFenced, StrCat(what, "; keep the engine paused, and call Abort")};
   static constexpr std::array<std::string_view, 6> kAgain = {"",
                                                              "; call Receive again",
                                                              "; call Finish again",

@@ -269,10 +269,10 @@ Status CheckReadable(const InferenceState& state) {
   if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; call resume first"};
   if (!state.registered) return {Code::kInvalidArgument, "nothing is registered; call Register first"};
   if (state.user != UserPhase::kOutside && state.user != UserPhase::kFinished)
-    return {Code::kInvalidArgument, "an update is under way; call this between Finish (or Abort) and Begin"};
+    return {Code::kInvalidArgument, "an update is under way; call Digest after Finish or Abort"};
   if (state.served.number < 0)
     return {Code::kUnavailable,
-            "no version is served here: the live tensors may be a mixture of versions; call Wait first"};
+            "this rank serves no version: the live tensors may be a mixture of versions; call Wait first"};
   return Status::Ok();
 }
 

@@ -15,9 +15,9 @@ void UpdateAtHand::Request(const protocol::GrantRequest& request) {
     s_.closed = request.update;
     s_.closed_lost = s_.closed_silently = false;
     const Status reason(Code::kProtocol,
-                        StrCat("the controller asked for grants of part ", request.part, " in epoch ",
+                        StrCat("the controller asked for group of tensors ", request.part, " by plan ",
                                request.update.epoch, ", but this rank is prepared for ",
-                               s_.prepared ? StrCat("part 0 in epoch ", s_.epoch) : "no epoch",
+                               s_.prepared ? StrCat("group 0 by plan ", s_.epoch) : "no plan",
                                "; use the same weightcast on all hosts"));
     return t_.Send(protocol::Failed{.update = request.update, .reason = reason});
   }

@@ -59,9 +59,11 @@ void PlanReceiver::OnDigests(protocol::SourceDigests digests) {
     grants_->OnDigests(std::move(digests));
 }
 
-void PlanReceiver::Drop() {
+std::string PlanReceiver::Drop() {
+  const std::string writers = grants_ == nullptr ? std::string() : grants_->Writers();
   plan_.reset();
   grants_.reset();
+  return writers.empty() ? "a trainer or a rank of another engine" : writers;
 }
 
 void PlanReceiver::Open(const OpenGrants& action) {

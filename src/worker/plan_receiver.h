@@ -32,8 +32,8 @@ class PlanReceiver {
   void OnConnected();
   void OnDisconnected(const Identity& peer, const Status& status);
   void OnDigests(protocol::SourceDigests digests);
-  /// With the plan and the grants goes the hold on the memory.
-  void Drop();
+  /// With the plan and the grants goes the hold on the memory. Returns who may still write.
+  std::string Drop();
 
   void Open(const OpenGrants& action);
   void Revoke(const RevokeGrants& action);

@@ -68,8 +68,8 @@ Status Preparation::ImportOne(SendPlan& plan, size_t index) const {
   SendTarget& target = plan.targets[index];
   const auto landing = landings_.find(target.destination);
   if (landing == landings_.end())
-    return {Code::kProtocol, StrCat("no landing map of ", target.name,
-                                    " came with the plan; use the same weightcast on all hosts")};
+    return {Code::kProtocol, StrCat("the plan came without the LandingMap of ", target.name,
+                                    "; use the same weightcast on all hosts")};
   for (const std::string& descriptor : landing->second.regions) {
     if (Status status = target.imported->Add(descriptor); !status.ok())
       return {status.code(), StrCat("cannot use the memory of ", target.name, ": ", status.message())};

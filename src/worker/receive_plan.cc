@@ -119,7 +119,7 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan&
     if (index < 0) {
       return Status(Code::kProtocol,
                     StrCat("the source table fills ", tensor.name, " ", ToString(shard.box),
-                           ", which is not registered here; if this rank has registered again, wait for the "
+                           ", which this rank has not registered; if it has registered again, wait for the "
                            "next plan, else use the same weightcast on all hosts"));
     }
     made->shards.push_back(static_cast<size_t>(index));

@@ -205,11 +205,12 @@ void GrantSet::Revoke(std::function<void()> fenced) {
   one_less();
 }
 
-std::vector<std::string> GrantSet::Writers() const {
-  std::vector<std::string> writers;
+std::string GrantSet::Writers() const {
+  std::string writers;
   for (size_t i = 0; i < sources_.size(); ++i)
     if (sources_[i].connection && !sources_[i].fenced)
-      writers.push_back(StrCat(plan_->sources[i].name, " (", sources_[i].connection->Describe(), ")"));
+      writers += StrCat(writers.empty() ? "" : ", ", plan_->sources[i].name, " (",
+                        sources_[i].connection->Describe(), ")");
   return writers;
 }
 
@@ -249,8 +250,8 @@ Status GrantSet::VerifyDigests(size_t index) const {
       Code::kCorrupt,
       StrCat("tensor ", wrong.front(),
              wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
-             " here is not what ", name, " had when it sent it (digests differ, ", wrong.size(), " of ",
-             source.sent.size(),
+             " at this rank is not what ", name, " had when it sent it (digests differ, ", wrong.size(),
+             " of ", source.sent.size(),
              " tensors); change no tensor before wait_sources returns, and check memory, NICs and cables")};
 }
 

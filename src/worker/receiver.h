@@ -52,8 +52,8 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
   /// `fenced` is called once, from another thread or this one, when nothing can land and nothing here reads
   /// any more. Once.
   void Revoke(std::function<void()> fenced);
-  /// Sources that may still write after Revoke, and by what: "trainer 0 (shm: ..., pid 77, ...)". Any thread.
-  [[nodiscard]] std::vector<std::string> Writers() const;
+  /// Who may still write after Revoke, and by what: "trainer 0 (shm: ..., pid 77, ...), ...". Any thread.
+  [[nodiscard]] std::string Writers() const;
   /// Compares the checksums of all chunks with the bytes that are there, and the digests of both sides; after
   /// `fenced`. Takes long. Errors: kCorrupt, naming tensor and trainer; kProtocol for a trainer that sent no
   /// checksums, or other digests than its table says.

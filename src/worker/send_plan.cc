@@ -102,11 +102,10 @@ Status FindSources(SendPlan& plan) {
     const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));  // Of copies any will do.
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
     if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
-      return {
-          Code::kProtocol,
-          StrCat("the routing table needs ", tensor.name, " ", ToString(box),
-                 ", which is not registered here; if this process has registered again, wait for the next "
-                 "plan, else use the same weightcast on all hosts")};
+      return {Code::kProtocol,
+              StrCat("the routing table needs ", tensor.name, " ", ToString(box),
+                     ", which this process has not registered; if it has registered again, wait for the next "
+                     "plan, else use the same weightcast on all hosts")};
     }
     plan.sources.push_back(found->second);
   }
@@ -142,15 +141,16 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
       return {
           Code::kProtocol,
           StrCat(
-              "it has no landing place for ", tensor.name, " ", ToString(shard.box),
+              "it has registered no memory for ", tensor.name, " ", ToString(shard.box),
               "; if that rank has registered again, wait for the next plan, else use the same weightcast on "
               "all hosts")};
     }
     const auto place = imported[found->second->region].Slice(
         found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));
     if (!place.ok())
-      return {Code::kProtocol, StrCat("it has no place for ", tensor.name, " ", ToString(shard.box), ": ",
-                                      place.status().message(), "; use the same weightcast on all hosts")};
+      return {Code::kProtocol,
+              StrCat("it has registered too little memory for ", tensor.name, " ", ToString(shard.box), ": ",
+                     place.status().message(), "; use the same weightcast on all hosts")};
     plan.places[i] = *place;
     plan.parts[i] = found->second->part;
   }

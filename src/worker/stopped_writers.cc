@@ -1,6 +1,5 @@
 #include "worker/stopped_writers.h"
 
-#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -11,12 +10,6 @@ namespace {
 
 /// Between two lines of the log that say the same.
 constexpr auto kTellAgain = std::chrono::minutes(1);
-
-std::string Join(const auto& names) {
-  std::string all;
-  for (const std::string& name : names) all += StrCat(all.empty() ? "" : ", ", name);
-  return all;
-}
 
 }  // namespace
 
@@ -38,7 +31,7 @@ bool StoppedWriters::IsHeld(const protocol::UpdateId& update) const {
 
 void StoppedWriters::OnLate(const protocol::UpdateId& update, const std::shared_ptr<GrantSet>& grants,
                             TimePoint tell) {
-  const std::string writers = Join(grants->Writers());
+  const std::string writers = grants->Writers();
   if (!IsHeld(update) || writers.empty()) return;
   const bool spare = memory_ != nullptr && memory_->replaceable();
   const bool beside = state_.landing == protocol::Landing::kShadow;
@@ -64,10 +57,10 @@ Status StoppedWriters::SetAside(const protocol::UpdateId& update, std::string wr
   }
   if (making_spare_ || memory_ == nullptr) return Status::Ok();
   if (full()) {
-    std::set<std::string> names;
-    for (const Buffer& buffer : quarantine_) names.insert(buffer.writers);
+    std::string names;
+    for (const Buffer& buffer : quarantine_) names += StrCat(names.empty() ? "" : ", ", buffer.writers);
     return {Code::kExhausted,
-            StrCat("stopped writers hold ", kMost, " such buffers already; end them: ", Join(names))};
+            StrCat("stopped writers hold ", kMost, " such buffers already; end them: ", names)};
   }
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());

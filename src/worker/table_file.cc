@@ -24,8 +24,9 @@ Result<std::string> ReadWhole(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > plan::kMaxTableBytes)
     return Status(Code::kCorrupt,
-                  StrCat(path, " is not a routing table (", info.st_size,
-                         " bytes); remove it, or name a folder of its own in setting tables"));
+                  StrCat(path, " is not a routing table: it must be a regular file of at most ",
+                         plan::kMaxTableBytes, " bytes, and has ", info.st_size,
+                         "; remove it, or name a folder of its own in setting tables"));
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t got = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
@@ -68,8 +69,10 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
   const auto where = path.empty() ? std::string("the routing table") : StrCat("the routing table ", path);
   auto table = plan::DecodeRankTable(path.empty() ? plan.table : from_file);
   if (!table.ok()) {
-    const std::string& why = table.status().message();
-    return Status(table.status().code(), path.empty() ? why : StrCat(path, ": ", why));
+    const Status& why = table.status();
+    const std::string_view again =
+        why.code() == Code::kCorrupt ? "; start this worker again to get a new one" : "";
+    return Status(why.code(), StrCat(path, path.empty() ? "" : ": ", why.message(), again));
   }
   if (table->role != role || table->epoch != plan.epoch) {
     return Status(

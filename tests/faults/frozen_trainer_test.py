@@ -211,8 +211,7 @@ class FrozenTrainer(JobTest):
             ended = job.processes["engine-a-0"].stop(timeout=15)
             self.assertIn(ended.returncode, (0, 128 + signal.SIGTERM), ended.stderr)
             last = ended.stderr.splitlines()[-1]
-            held = r"(a stopped peer|trainer 0 \(.*\), stopped or unreachable,) may still write"
-            self.assertRegex(last, f"still waited for other processes|{held}")
+            self.assertRegex(last, "still waited for other processes|stopped or unreachable,? may still write")
 
 
 if __name__ == "__main__":

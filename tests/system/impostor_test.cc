@@ -203,11 +203,11 @@ TEST_F(Impostor, WithAnInferenceTokenNothingIsCommitted) {
     protocol::Hello hello = HelloOf(engine_name_);
     switch (i % 6) {
       case 0:  // A trainer.
-        Refused(kRole, HelloOf(kTrainer, 2), HasSubstr("its token is for inference"));
+        Refused(kRole, HelloOf(kTrainer, 2), HasSubstr("the token of trainer 2 is for inference"));
         break;
       case 1:  // The engine itself, by what everybody knows of it.
         hello.incarnation = engine_incarnation_;
-        Refused(kRole, hello, HasSubstr("does not prove its incarnation"));
+        Refused(kRole, hello, HasSubstr("does not prove its identity"));
         break;
       case 2:  // Another process of the engine, from the future.
         Refused(kRole, Raising(hello), HasSubstr("rank taken"));
@@ -237,11 +237,11 @@ TEST_F(Impostor, WithAnotherTrainersTokenNothingIsCommitted) {
     elsewhere.model = "another";
     switch (i % 6) {
       case 0:  // The engine.
-        Refused(kRole, HelloOf(engine_name_), HasSubstr("its token is for trainer"));
+        Refused(kRole, HelloOf(engine_name_), HasSubstr(" is for trainer, which is another role or engine"));
         break;
       case 1:  // The other trainer, by what everybody knows of it.
         hello.incarnation = trainer_incarnation_;
-        Refused(kRole, hello, HasSubstr("does not prove its incarnation"));
+        Refused(kRole, hello, HasSubstr("does not prove its identity"));
         break;
       case 2:  // Another process of that trainer, from the future.
         Refused(kRole, Raising(hello), HasSubstr("rank taken"));

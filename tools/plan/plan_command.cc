@@ -194,7 +194,10 @@ class PlanCommand : public Command {
 
   Status ShowTable(const Context& context) const {
     WC_ASSIGN_OR_RETURN(const std::string bytes, checkpoint::ReadTextFile(read_file_, plan::kMaxTableBytes));
-    WC_ASSIGN_OR_RETURN(const plan::RankTable table, InFile(read_file_, plan::DecodeRankTable(bytes)));
+    auto decoded = InFile(read_file_, plan::DecodeRankTable(bytes));
+    if (const Status& why = decoded.status(); why.code() == Code::kCorrupt)
+      return {why.code(), StrCat(why.message(), "; write it again with weightcast plan --tables")};
+    WC_ASSIGN_OR_RETURN(const plan::RankTable table, std::move(decoded));
     const bool trainer = table.role == plan::RankTable::Role::kTrainer;
     if (context.json)
       return Print(JsonLine({{"role", trainer ? "trainer" : "inference"},

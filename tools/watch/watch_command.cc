@@ -49,7 +49,7 @@ class Selection {
       for (const Device& one : reading.devices) all += (all.empty() ? "" : ", ") + one.name;
       return {Code::kInvalidArgument,
               StrCat("no device with traffic counters is called '", name,
-                     "'; name one of these: ", all.empty() ? "none are here" : all,
+                     all.empty() ? "'; this machine has none" : "'; name one of these: ", all,
                      name.starts_with("gpu") && !no_nvlink.empty() ? StrCat("; ", no_nvlink) : "")};
     }
     return Status::Ok();

@@ -224,7 +224,7 @@ TEST_F(CompareOneDevice, BytesOfALyingWayAreFound) {
   EXPECT_EQ(engine->Wait(engine->version(), In(60)).status().code(), Code::kCorrupt);
   const Status outcome = (*update)->Wait(In(60)).status();
   EXPECT_EQ(outcome.code(), Code::kCorrupt) << outcome.ToString();
-  EXPECT_THAT(outcome.message(), HasSubstr("here is not what trainer 0 had when it sent it"));
+  EXPECT_THAT(outcome.message(), HasSubstr("at this rank is not what trainer 0 had when it sent it"));
 }
 
 TEST_F(CompareOneDevice, AnEngineThatIsFilledByAnotherCompares) {

@@ -131,7 +131,7 @@ TEST_F(ListenerTest, AnObserverMayAskAndNothingElse) {
   ASSERT_TRUE(
       other->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Heartbeat{})))).ok());
   EXPECT_THAT(stream::NextOf(*other).reason.message(),
-              HasSubstr("an observer sent a message of the unknown kind"));
+              HasSubstr("the controller says of this process: it sent a message of the unknown kind"));
   EXPECT_TRUE(Wait([&] { return unwatched_ == 1; }));
   EXPECT_EQ(asked_.size(), 2U);
 }

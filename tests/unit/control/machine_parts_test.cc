@@ -122,7 +122,7 @@ TEST(MachineParts, APartThatWasNotAskedForCostsTheEngine) {
       MessageReceived{c.a0, protocol::Granted{.update = *c.processes[c.a0].update, .grants = {}, .part = 1}});
   c.Settle();
   EXPECT_THAT(c.log, testing::Contains(testing::AllOf(HasSubstr("sent Granted for update"),
-                                                      HasSubstr("part 1, out of order"))));
+                                                      HasSubstr("group of tensors 1, out of order"))));
 }
 
 }  // namespace

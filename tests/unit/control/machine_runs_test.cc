@@ -210,9 +210,10 @@ TEST(MachineRuns, BytesOfARunThatAnotherControllerCountedAreRefused) {
   sim.Publish(t1, 1);
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());
-  EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
-            "version 1 of trainer 0 is of run 1 of an earlier controller; trainers have begun run 1: publish "
-            "the state that they agree on under a higher number");
+  EXPECT_EQ(
+      sim.processes[t0].done.back().reason.message(),
+      "version 1 of trainer 0 is from before a trainer or the controller restarted (run 1 of an earlier "
+      "controller, now 1): publish the state that all trainers agree on under a higher number");
   EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of another run";
 }
 
@@ -291,10 +292,9 @@ TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
   sim.Do(MessageReceived{t0, protocol::Published{.number = 1, .run = first}});
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());
-  EXPECT_EQ(
-      sim.processes[t0].done.back().reason.message(),
-      "version 1 of trainer 0 is of run 1; trainers have begun run 2: publish the state that they agree on "
-      "under a higher number");
+  EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
+            "version 1 of trainer 0 is from before a trainer or the controller restarted (run 1, now 2): "
+            "publish the state that all trainers agree on under a higher number");
   sim.Publish(again, 1);
   sim.Settle();
   EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of run 1";

@@ -181,7 +181,7 @@ TEST_F(Privacy, AnIncarnationWithoutItsSecretIsNeverBelieved) {
     const auto* refused = std::get_if<protocol::Refused>(&*answer);
     ASSERT_NE(refused, nullptr) << i;
     ASSERT_EQ(refused->reason.code(), Code::kPermission);
-    ASSERT_THAT(refused->reason.message(), HasSubstr("trainer 0 does not prove its incarnation"));
+    ASSERT_THAT(refused->reason.message(), HasSubstr("trainer 0 does not prove its identity"));
   }
   const auto after = View();
   ASSERT_TRUE(after.ok()) << after.status().ToString();

@@ -52,8 +52,8 @@ TEST(Terms, ALongJumpIsRefused) {
   for (const uint64_t number : {11 + kMaxTermJump, kMaxTerm}) {
     const Status refused = NumberAfter(own, {.number = number, .id = 1}).status();
     EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-    EXPECT_THAT(refused.message(),
-                AllOf(HasSubstr(StrCat("has followed term ", number)), HasSubstr("start the worker again")));
+    EXPECT_THAT(refused.message(), AllOf(HasSubstr(StrCat("has followed a controller of term ", number)),
+                                         HasSubstr("start the worker again")));
   }
 }
 

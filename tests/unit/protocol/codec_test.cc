@@ -281,7 +281,7 @@ TEST(Codec, ListsLongerThanTheirBytesCostNoMemory) {
 
 TEST(Codec, UnknownKindsAreRefused) {
   EXPECT_EQ(DecodeWorkerMessage("").status().message(),
-            "a worker sent an empty message; use the same weightcast on all hosts");
+            "it sent an empty message; use the same weightcast on all hosts");
   for (int kind = 0; kind < 256; ++kind) {
     const std::string bytes(1, static_cast<char>(kind));
     const bool worker =
