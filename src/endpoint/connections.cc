@@ -16,8 +16,9 @@ Connections::ConnectionState Connections::Find(Incarnation peer) const {
 Connections::ConnectionState Connections::FindMatching(const Identity& expected) const {
   if (expected.role.empty() && expected.incarnation == 0) return nullptr;
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(live_.begin(), live_.end(),
-                                  [&](const auto& entry) { return Matches(expected, entry.second->peer()); });
+  const auto found = std::find_if(live_.begin(), live_.end(), [&](const auto& entry) {
+    return Matches(expected, entry.second->view().peer().identity);
+  });
   return found == live_.end() ? nullptr : found->second;
 }
 
@@ -30,7 +31,7 @@ std::vector<Connections::ConnectionState> Connections::All() const {
 
 Connections::ConnectionState Connections::Replace(const ConnectionState& connection) {
   const std::lock_guard lock(mutex_);
-  return std::exchange(live_[connection->peer().incarnation], connection);
+  return std::exchange(live_[connection->view().peer().identity.incarnation], connection);
 }
 
 void Connections::OnReady(const ConnectionState& connection, transport::Role role) {
@@ -40,7 +41,7 @@ void Connections::OnReady(const ConnectionState& connection, transport::Role rol
 }
 
 void Connections::OnEnded(const ConnectionState& connection, const Status& reason) {
-  const Identity& peer = connection->peer();
+  const Identity& peer = connection->view().peer().identity;
   {
     const std::lock_guard lock(mutex_);
     const auto found = live_.find(peer.incarnation);

@@ -206,9 +206,8 @@ class EndpointImpl final : public Endpoint {
   [[nodiscard]] std::vector<PeerInfo> Peers() const override {
     std::vector<PeerInfo> peers;
     for (const auto& connection : core_->connections().All()) {
-      if (!connection->view().usable()) continue;
-      peers.push_back(
-          {connection->peer(), connection->view().transport_name(), connection->view().Describe()});
+      const endpoint::ConnectionView& view = connection->view();
+      if (view.usable()) peers.push_back({view.peer().identity, view.transport_name(), view.Describe()});
     }
     return peers;
   }

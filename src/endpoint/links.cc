@@ -72,6 +72,16 @@ void Links::EndUsing(const RegisteredMemory& registration) {
 
 // --- Progress ------------------------------------------------------------------------------------
 
+void Links::Begin(Connection::State& connection, const TransferRef& transfer, bool visit) {
+  Sender& sender = connection.sender();
+  sender.Add(transfer);
+  if (sender.Pump() && visit) {
+    while (const size_t count = connection.link().transport->Reap(events_)) Dispatch(count);
+  }
+  sender.WatchDeadline(*transfer);
+  if (sender.wants_pump()) WantPump(connection.shared_from_this());
+}
+
 void Links::WantPump(const ConnectionState& connection) {
   if (connection->ended() || !connection->sender().wants_pump() || std::exchange(connection->listed, true))
     return;
@@ -111,10 +121,6 @@ bool Links::Step(bool sockets) {
   }
   if (events) PumpAll();
   return moved || events;
-}
-
-void Links::Reap(transport::Transport& transport) {
-  while (const size_t count = transport.Reap(events_)) Dispatch(count);
 }
 
 bool Links::Arm() {

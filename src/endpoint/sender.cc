@@ -91,6 +91,7 @@ void Sender::Add(TransferRef added) {
     if (local->closing.load()) return End(transfer, RegionClosed());
   }
   if (transfer.bytes == 0 && !transfer.options.signal) return End(transfer, Status::Ok());
+  if (!over_.ok()) return End(transfer, over_);
   waiting_.Add(transfer);
 }
 
@@ -151,6 +152,7 @@ void Sender::End(State& transfer, Status outcome) {
 }
 
 void Sender::EndAll(const Status& outcome) {
+  over_ = outcome;
   hooks_.timers.Cancel(deadline_timer_);
   next_deadline_ = TimePoint::max();
   for (State* next = oldest_; next != nullptr;) {

@@ -63,6 +63,7 @@ class Sender {
 
   /// Ends it, if it has not ended; it is fenced when the transport has given back all of it.
   void End(State& transfer, Status outcome);
+  /// And whatever is added later.
   void EndAll(const Status& outcome);
   void EndUsing(const RegisteredMemory& registration);
 
@@ -118,6 +119,7 @@ class Sender {
   State* newest_ = nullptr;
   TimePoint next_deadline_ = TimePoint::max();  ///< No later than any deadline; for this the timer is set.
   TimerId deadline_timer_;
+  Status over_;  ///< Of EndAll.
   std::array<transport::Op, kOpsAtOnce> ops_;
   std::array<ChunkWalk, kOpsAtOnce + 1> walks_;  ///< Where each of ops_ was cut from, and the end.
 };
