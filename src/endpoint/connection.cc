@@ -44,7 +44,7 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
           core->links().Release(link, gone);
         });
       }),
-      grants_([core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); }),
+      grants_(core_->callbacks()),
       channel_(std::move(proven.channel)),
       paths_(role_, core_->links().Allowed(),
              {proven.hello.identity.incarnation, view_.peer().label,
@@ -58,9 +58,7 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
                  .chosen = [this] { OnChosen(); },
                  .failed = [this](Status reason) { End(std::move(reason)); },
              }),
-      sender_({core_->timers(), core_->regions(), imports_,
-               [core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); },
-               view_.peer().label}) {}
+      sender_({core_->timers(), core_->regions(), imports_, core_->callbacks(), view_.peer().label}) {}
 
 void Connection::State::Start() {
   const auto keep = shared_from_this();

@@ -36,7 +36,7 @@ Connections::ConnectionState Connections::Replace(const ConnectionState& connect
 
 void Connections::OnReady(const ConnectionState& connection, transport::Role role) {
   if (role != transport::Role::kResponder || !context_.options.on_connection) return;
-  context_.progress.LaterForUser(
+  context_.callbacks.Later(
       [told = context_.options.on_connection, connection] { told(Connection(connection)); });
 }
 
@@ -48,14 +48,12 @@ void Connections::OnEnded(const ConnectionState& connection, const Status& reaso
     if (found != live_.end() && found->second == connection) live_.erase(found);
   }
   if (!connection->view().was_ready() || !context_.options.on_disconnect) return;
-  context_.progress.LaterForUser(
-      [told = context_.options.on_disconnect, peer, reason] { told(peer, reason); });
+  context_.callbacks.Later([told = context_.options.on_disconnect, peer, reason] { told(peer, reason); });
 }
 
 void Connections::OnNotice(const ConnectionState& connection) {
   if (!context_.options.on_notice) return;
-  context_.progress.LaterForUser(
-      [told = context_.options.on_notice, connection] { told(Connection(connection)); });
+  context_.callbacks.Later([told = context_.options.on_notice, connection] { told(Connection(connection)); });
 }
 
 }  // namespace weightcast::endpoint

@@ -127,7 +127,7 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
   endpoint::SubmitNow(
       state_->core->progress(), [state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
-          state->core->progress().LaterForUser([state, then = std::move(then)] { then(state->outcome); });
+          state->core->callbacks().Later([state, then = std::move(then)] { then(state->outcome); });
           return;
         }
         auto& on_end = state->options.on_end;
@@ -171,8 +171,12 @@ class EndpointImpl final : public Endpoint {
   }
 
   [[nodiscard]] const Identity& self() const override { return core_->self(); }
-  [[nodiscard]] int descriptor() const override { return core_->progress().descriptor(); }
-  size_t Progress() override { return core_->forked() ? 0 : core_->progress().StepAndRunCallbacks(); }
+  [[nodiscard]] int descriptor() const override { return core_->callbacks().descriptor(); }
+  size_t Progress() override {
+    if (core_->forked()) return 0;
+    core_->progress().Step();
+    return core_->callbacks().Run();
+  }
   [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->listener().addresses(); }
 
   using Endpoint::Register;

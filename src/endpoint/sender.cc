@@ -138,7 +138,7 @@ void Sender::End(State& transfer, Status outcome) {
   }
   transfer.outcome = std::move(outcome);
   if (transfer.options.on_end) {
-    hooks_.later(
+    hooks_.callbacks.Later(
         [on_end = std::move(transfer.options.on_end), status = transfer.outcome] { on_end(status); });
   }
   if (transfer.outstanding > 0) {

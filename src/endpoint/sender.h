@@ -2,8 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +11,7 @@
 #include "endpoint/send_queue.h"
 #include "endpoint/timers.h"
 #include "endpoint/transfer_state.h"
+#include "endpoint/user_callbacks.h"
 #include "transport/transport.h"
 
 namespace weightcast::endpoint {
@@ -28,8 +27,8 @@ class Sender {
     Timers& timers;
     Regions& regions;
     Imports& imports;
-    std::function<void(std::function<void()>)> later;  ///< Runs a callback.
-    std::string peer;                                  ///< "trainer 0 (10.0.0.1:4711)", for messages.
+    UserCallbacks& callbacks;
+    std::string peer;  ///< "trainer 0 (10.0.0.1:4711)", for messages.
   };
   struct Path {
     transport::Transport* transport = nullptr;
