@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "endpoint/core.h"
-#include "endpoint/slices.h"
 #include "trace/metrics.h"
 
 namespace weightcast {

@@ -16,7 +16,6 @@ namespace weightcast {
 namespace endpoint {
 class Core;
 class TransferPool;
-struct RemoteImport;
 
 /// A chunk that a lane took and did not deliver.
 struct Resend {
