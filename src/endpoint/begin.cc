@@ -45,7 +45,7 @@ class TransferBuilder {
   }
 
   /// The next piece of a transfer on this connection.
-  Status Add(const Piece& piece, const Connection::State& connection);
+  Status Add(const Piece& piece, const ConnectionView& connection);
 
   TransferRef transfer;
   bool all_to_device = true;
@@ -90,17 +90,17 @@ class TransferBuilder {
 };
 
 /// Device memory is registered with few transports; of host memory that all have taken nothing is asked.
-Status CheckDevice(const RegisteredMemory& local, const Connection::State& connection) {
+Status CheckDevice(const RegisteredMemory& local, const ConnectionView& connection) {
   if (local.memory.kind == MemoryKind::kHost) return Status::Ok();
-  const std::string name = connection.view().transport_name();
+  const std::string name = connection.transport_name();
   for (const RegionKey& key : local.keys)
     if (key.transport == name) return Status::Ok();
   return {Code::kUnavailable,
           StrCat("its local region is memory of device ", local.memory.ordinal, ", which ", name, " to ",
-                 connection.label(), " does not move; use host memory")};
+                 connection.peer().label, " does not move; use host memory")};
 }
 
-Status TransferBuilder::Add(const Piece& piece, const Connection::State& connection) {
+Status TransferBuilder::Add(const Piece& piece, const ConnectionView& connection) {
   WC_ASSIGN_OR_RETURN(const auto* local, Local(piece.local));
   WC_ASSIGN_OR_RETURN(const auto* remote, Remote(piece.remote));
   const uint64_t length = piece.local.length();
@@ -153,9 +153,10 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
   transfer.options = std::move(options);
   transfer.pieces.reserve(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (Status status = build.Add(pieces[i], *connection); !status.ok()) {
-      return Status(status.code(), StrCat(kind == OpKind::kRead ? "read from " : "write to ",
-                                          connection->label(), ", piece ", i, ": ", status.message()));
+    if (Status status = build.Add(pieces[i], connection->view()); !status.ok()) {
+      return Status(status.code(),
+                    StrCat(kind == OpKind::kRead ? "read from " : "write to ",
+                           connection->view().peer().label, ", piece ", i, ": ", status.message()));
     }
   }
   if (transfer.device && transfer.options.checksum) {

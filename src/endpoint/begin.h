@@ -8,7 +8,7 @@
 namespace weightcast::endpoint {
 
 /// Makes a transfer of a caller's pieces: checked, translated and counted, on the caller's thread. Ready for
-/// Connection::State::Start.
+/// Links::Begin.
 Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& connection,
                                   transport::OpKind kind, std::span<const Piece> pieces,
                                   TransferOptions options);

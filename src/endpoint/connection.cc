@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "endpoint/core.h"
-#include "endpoint/slices.h"
 #include "trace/metrics.h"
 
 namespace weightcast {
@@ -33,20 +32,22 @@ constexpr Duration kShortestBeat = std::chrono::milliseconds(1);
 Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven proven)
     : core_(std::move(core)),
       role_(proven.role),
-      hello_(std::move(proven.hello)),
-      address_(std::move(proven.address)),
-      label_(StrCat(ToString(hello_.identity), " (", address_, ")")),
+      peer_lease_(proven.hello.lease),
+      view_({.identity = proven.hello.identity,
+             .chunk = proven.hello.chunk,
+             .address = proven.address,
+             .label = StrCat(ToString(proven.hello.identity), " (", proven.address, ")")}),
       imports_([this](transport::RemoteRegion gone) {
         if (core_->forked()) return;
         endpoint::SubmitNow(core_->progress(), [core = core_.get(), link = link_.id, gone] {
           core->links().Release(link, gone);
         });
       }),
-      grants_([core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); }),
+      grants_(core_->callbacks()),
       channel_(std::move(proven.channel)),
       paths_(role_, core_->links().Allowed(),
-             {hello_.identity.incarnation, label_,
-              !hello_.boot_id.empty() && hello_.boot_id == core_->boot_id()},
+             {proven.hello.identity.incarnation, view_.peer().label,
+              !proven.hello.boot_id.empty() && proven.hello.boot_id == core_->boot_id()},
              {
                  .add_link =
                      [this](transport::Transport* t) { return core_->links().Add(t, shared_from_this()); },
@@ -56,9 +57,7 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
                  .chosen = [this] { OnChosen(); },
                  .failed = [this](Status reason) { End(std::move(reason)); },
              }),
-      sender_({core_->timers(), core_->regions(), imports_,
-               [core = core_.get()](auto callback) { core->progress().LaterForUser(std::move(callback)); },
-               label_}) {}
+      sender_({core_->timers(), core_->regions(), imports_, core_->callbacks(), view_.peer().label}) {}
 
 void Connection::State::Start() {
   const auto keep = shared_from_this();
@@ -80,8 +79,7 @@ void Connection::State::Start() {
 void Connection::State::End(Status reason) {
   if (std::exchange(ended_, true)) return;
   const auto keep = shared_from_this();
-  end_reason_ = reason;
-  view_.SetEnd(reason, label_);
+  view_.SetEnd(reason);
   core_->timers().Cancel(beat_);
   core_->timers().Cancel(choice_limit_);
   core_->timers().Cancel(grace_);
@@ -96,7 +94,7 @@ void Connection::State::End(Status reason) {
   paths_.Close();
   if (link_.transport == nullptr) grants_.OnLinkClosed();
   core_->connections().OnEnded(keep, reason);
-  if (!view_.was_ready()) core_->connector().OnLost(peer().incarnation, reason);
+  if (!view_.was_ready()) core_->connector().OnLost(view_.peer().identity.incarnation, reason);
 }
 
 // --- Control channel ---------------------------------------------------------------------------
@@ -177,7 +175,7 @@ void Connection::State::OnBeat() {
                        Seconds(lease), " s): check that it runs, and the network to it")});
   }
   // Often enough for either side's lease.
-  const Duration beat = std::max(std::min(lease, hello_.lease) / kBeats, kShortestBeat);
+  const Duration beat = std::max(std::min(lease, peer_lease_) / kBeats, kShortestBeat);
   // All connections beat at the same moments, and so do all endpoints of a host: it is woken once for all.
   const TimePoint following((now.time_since_epoch() / beat + 1) * beat);
   if (next_beat_ == TimePoint{}) next_beat_ = following;
@@ -209,29 +207,13 @@ void Connection::State::OnChosen() {
            .id = path.link,
            .at_once = write.at_once,
            .at_once_device = device.at_once};
-  Describe();
+  view_.SetLink(path.transport->Describe(path.link), sender_.lanes_up());
   view_.SetReady(path.name, device.supported);
   WC_LOG(kInfo, "connected: ", view_.Describe());
   core_->connector().OnReady(shared_from_this());
   core_->connections().OnReady(shared_from_this(), role_);
   for (const auto& [lane, reason] : path.lanes_down) On(transport::LaneDown{link_.id, lane, reason});
   if (!path.lost.ok()) On(transport::LinkDown{link_.id, path.lost});
-}
-
-/// With the lanes that are up at this moment. Holder of progress, once a transport is chosen.
-void Connection::State::Describe() {
-  const uint32_t lanes = sender_.lanes_up();
-  view_.SetDescription(StrCat(link_.transport->Describe(link_.id), ", ", lanes,
-                              lanes == 1 ? " lane" : " lanes", ", to ", ToString(peer()), " at ", address_),
-                       lanes);
-}
-
-void Connection::State::Start(const endpoint::TransferRef& transfer, bool visit) {
-  sender_.Add(transfer);
-  if (ended_) return sender_.EndAll(end_reason_);
-  if (sender_.Pump() && visit) core_->links().Reap(*link_.transport);
-  sender_.WatchDeadline(*transfer);
-  if (sender_.wants_pump()) core_->links().WantPump(shared_from_this());
 }
 
 void Connection::State::On(const transport::SignalArrived& event) {
@@ -245,9 +227,9 @@ void Connection::State::On(const transport::LaneDown& event) {
   if (event.link != link_.id) return;
   sender_.OnLaneDown(event.lane);
   trace::CounterNamed("endpoint.lanes_lost").Add();
-  WC_LOG(kWarning, "lane ", event.lane, " to ", label_,
+  WC_LOG(kWarning, "lane ", event.lane, " to ", view_.peer().label,
          " has failed: ", WithSameRelease(event.reason).message(), "; ", sender_.lanes_up(), " left");
-  Describe();
+  view_.SetLink(link_.transport->Describe(link_.id), sender_.lanes_up());
 }
 
 void Connection::State::On(const transport::LaneUp& event) {
@@ -256,8 +238,9 @@ void Connection::State::On(const transport::LaneUp& event) {
   if (event.link != link_.id) return;
   sender_.OnLaneUp(event.lane);
   trace::CounterNamed("endpoint.lanes_rebuilt").Add();
-  WC_LOG(kInfo, "lane ", event.lane, " to ", label_, " works again; ", sender_.lanes_up(), " are up");
-  Describe();
+  WC_LOG(kInfo, "lane ", event.lane, " to ", view_.peer().label, " works again; ", sender_.lanes_up(),
+         " are up");
+  view_.SetLink(link_.transport->Describe(link_.id), sender_.lanes_up());
 }
 
 void Connection::State::On(const transport::LinkDown& event) {
@@ -286,18 +269,9 @@ void Connection::State::On(const transport::LinkClosed& event) {
   grants_.OnLinkClosed();
 }
 
-// --- Any thread ------------------------------------------------------------------------------------
-
 Status Connection::State::CheckUsable() const {
   WC_RETURN_IF_ERROR(core_->Usable());
   return view_.status();
-}
-
-void Connection::State::Close() {
-  if (core_->forked()) return;
-  const Status closed(Code::kCancelled, "this process closed the connection; connect again to go on");
-  view_.SetEnd(closed, label_);  // At once, so that nobody is given a connection that is about to end.
-  endpoint::SubmitNow(core_->progress(), [self = shared_from_this(), closed] { self->End(closed); });
 }
 
 }  // namespace weightcast

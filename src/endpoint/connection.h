@@ -1,10 +1,7 @@
 #pragma once
 
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "endpoint/channel.h"
 #include "endpoint/connection_view.h"
@@ -39,15 +36,9 @@ class Connection::State : public std::enable_shared_from_this<State> {
   State(std::shared_ptr<endpoint::Core> core, endpoint::Proven proven);
 
   // --- Any thread -----------------------------------------------------------------------------
-  [[nodiscard]] const Identity& peer() const { return hello_.identity; }
-  [[nodiscard]] uint64_t peer_chunk() const { return hello_.chunk; }
-  /// "10.0.0.1:4711".
-  [[nodiscard]] const std::string& address() const { return address_; }
-  /// "trainer 0 (10.0.0.1:4711)".
-  [[nodiscard]] const std::string& label() const { return label_; }
   [[nodiscard]] const std::shared_ptr<endpoint::Core>& core() const { return core_; }
-  [[nodiscard]] const endpoint::ConnectionView& view() const { return view_; }
   /// These say themselves which of their calls are for any thread.
+  [[nodiscard]] endpoint::ConnectionView& view() { return view_; }
   [[nodiscard]] endpoint::Imports& imports() { return imports_; }
   [[nodiscard]] endpoint::Grants& grants() { return grants_; }
   [[nodiscard]] endpoint::Notices& notices() { return notices_; }
@@ -60,7 +51,6 @@ class Connection::State : public std::enable_shared_from_this<State> {
   };
   [[nodiscard]] const Link& link() const { return link_; }
   [[nodiscard]] Status CheckUsable() const;
-  void Close();
 
   // --- Holder of progress -----------------------------------------------------------------------
   /// In the endpoint's list of those that have something for the transports.
@@ -70,8 +60,6 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void End(Status reason);
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] endpoint::Sender& sender() { return sender_; }
-  /// A visit makes no step afterwards: what the transport can do of it at once has ended when this returns.
-  void Start(const endpoint::TransferRef& transfer, bool visit);
   /// Nothing once it has ended.
   void Send(const endpoint::Message& message);
   void On(const transport::Completion& event) { sender_.OnCompletion(event); }
@@ -88,13 +76,10 @@ class Connection::State : public std::enable_shared_from_this<State> {
   Status OnMessage(endpoint::Message message);
   void OnBeat();
   void OnChosen();
-  void Describe();
 
   const std::shared_ptr<endpoint::Core> core_;
   const transport::Role role_;
-  const endpoint::Hello hello_;
-  const std::string address_;
-  const std::string label_;
+  const Duration peer_lease_;
 
   endpoint::ConnectionView view_;
   endpoint::Imports imports_;
@@ -111,7 +96,6 @@ class Connection::State : public std::enable_shared_from_this<State> {
   endpoint::TimerId grace_;
   TimePoint next_beat_{};
   bool ended_ = false;
-  Status end_reason_;
   Link link_;
 };
 

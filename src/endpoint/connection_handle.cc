@@ -18,7 +18,7 @@ Result<endpoint::TransferRef> BeginTransfer(const std::shared_ptr<Connection::St
   const bool waited_for = begun->options.on_end == nullptr;
   const bool now = begun->bytes <= (begun->device ? state.link().at_once_device : state.link().at_once);
   const auto start = [&] {
-    state.Start(begun, /*visit=*/true);
+    core.links().Begin(state, begun, /*visit=*/true);
     return state.sender().in_flight() || core.links().pumping();
   };
   if (!now || !core.progress().TryVisit(start)) {
@@ -30,15 +30,22 @@ Result<endpoint::TransferRef> BeginTransfer(const std::shared_ptr<Connection::St
 
 }  // namespace
 
-const Identity& Connection::peer() const { return state_->peer(); }
-uint64_t Connection::peer_chunk() const { return state_->peer_chunk(); }
-const std::string& Connection::address() const { return state_->address(); }
+const Identity& Connection::peer() const { return state_->view().peer().identity; }
+uint64_t Connection::peer_chunk() const { return state_->view().peer().chunk; }
+const std::string& Connection::address() const { return state_->view().peer().address; }
 std::string Connection::Describe() const { return state_->view().Describe(); }
 uint32_t Connection::lanes() const { return state_->view().lanes(); }
 std::string Connection::transport_name() const { return state_->view().transport_name(); }
 bool Connection::Moves(MemoryKind kind) const { return state_->view().Moves(kind); }
 Status Connection::status() const { return state_->view().status(); }
-void Connection::Close() { state_->Close(); }
+
+void Connection::Close() {
+  State& connection = *state_;
+  if (connection.core()->forked()) return;
+  const Status closed(Code::kCancelled, "this process closed the connection; connect again to go on");
+  connection.view().SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
+  endpoint::SubmitNow(connection.core()->progress(), [state = state_, closed] { state->End(closed); });
+}
 
 // A call that waits reads state_ once: meanwhile another thread, or a callback, may end the handle, and the
 // endpoint holds the state.
@@ -52,7 +59,7 @@ Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
   if (region.name.owner != peer().incarnation) {
     return Status(Code::kInvalidArgument,
                   StrCat("the region is of another process (incarnation ", region.name.owner, ") than ",
-                         connection.label(), " (incarnation ", peer().incarnation,
+                         connection.view().peer().label, " (incarnation ", peer().incarnation,
                          "); if that process has restarted, import its new region"));
   }
   const std::string name = connection.view().transport_name();
@@ -61,8 +68,9 @@ Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
     const auto handle = connection.core()->links().Import(*connection.link().transport, connection.link().id,
                                                           region.name, region.registered, key.key);
     if (!handle.ok())
-      return Status(handle.status().code(), StrCat("cannot import a region of ", connection.label(), ": ",
-                                                   handle.status().message()));
+      return Status(handle.status().code(),
+                    StrCat("cannot import a region of ", connection.view().peer().label, ": ",
+                           handle.status().message()));
     return connection.imports().Add({.handle = *handle,
                                      .offset = region.offset,
                                      .length = region.length,
@@ -71,11 +79,12 @@ Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
   }
   if (region.kind == MemoryKind::kDevice) {
     return Status(Code::kUnavailable,
-                  StrCat("the region is device memory of ", connection.label(), ", which ", name,
+                  StrCat("the region is device memory of ", connection.view().peer().label, ", which ", name,
                          " does not move; let the peer use host memory, or allow it another transport"));
   }
-  return Status(Code::kUnavailable, StrCat(connection.label(), " has not registered this region with ", name,
-                                           "; allow the same transports on both sides (setting transport)"));
+  return Status(Code::kUnavailable,
+                StrCat(connection.view().peer().label, " has not registered this region with ", name,
+                       "; allow the same transports on both sides (setting transport)"));
 }
 
 void Connection::Release(const RemoteRegion& region) { state_->imports().Remove(region); }
@@ -119,8 +128,8 @@ Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
     }
   });
   if (result.ok() || !connection.view().status().ok()) return result;
-  return Status(result.status().code(),
-                StrCat("cannot open a grant for ", connection.label(), ": ", result.status().message()));
+  return Status(result.status().code(), StrCat("cannot open a grant for ", connection.view().peer().label,
+                                               ": ", result.status().message()));
 }
 
 Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline) {
@@ -133,12 +142,13 @@ Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfe
   }
   WC_RETURN_IF_ERROR(connection.view().status());
   if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
-    return {Code::kCancelled, StrCat("grant ", grant.slot, " for ", connection.label(),
+    return {Code::kCancelled, StrCat("grant ", grant.slot, " for ", connection.view().peer().label,
                                      " was revoked, or never opened; open a new one")};
   }
-  return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
-                                  " transfers have come within the timeout of this call under the grant of ",
-                                  connection.label(), "; check that it runs and writes, then wait again")};
+  return {Code::kTimedOut,
+          StrCat(arrived->transfers.load(), " of ", transfers,
+                 " transfers have come within the timeout of this call under the grant of ",
+                 connection.view().peer().label, "; check that it runs and writes, then wait again")};
 }
 
 void Connection::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
@@ -165,7 +175,7 @@ Status Connection::Notify(std::string_view bytes) {
   WC_RETURN_IF_ERROR(connection.CheckUsable());
   if (!connection.notices().Reserve(bytes.size())) {
     return {Code::kExhausted,
-            StrCat(connection.label(),
+            StrCat(connection.view().peer().label,
                    " has not taken the notices that were sent before; let that process take them")};
   }
   endpoint::SubmitNow(connection.core()->progress(), [state = state_, notice = std::string(bytes)] {
@@ -205,9 +215,9 @@ Result<std::string> Connection::TakeNotice(TimePoint deadline) {
     }
     if (!end.ok()) return end;
     if (Clock::now() >= deadline) {
-      return Status(Code::kTimedOut,
-                    StrCat("no notice has come within the timeout of this call from ", connection.label(),
-                           "; check that it runs and sends one, then wait again"));
+      return Status(Code::kTimedOut, StrCat("no notice has come within the timeout of this call from ",
+                                            connection.view().peer().label,
+                                            "; check that it runs and sends one, then wait again"));
     }
     connection.core()->progress().WaitFor(connection.notices().arrived(), before + 1, deadline);
   }

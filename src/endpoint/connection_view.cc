@@ -1,7 +1,5 @@
 #include "endpoint/connection_view.h"
 
-#include <utility>
-
 #include "base/advice.h"
 #include "base/strings.h"
 
@@ -45,17 +43,19 @@ void ConnectionView::SetReady(std::string transport_name, bool moves_device) {
   was_ready_ = true;
 }
 
-void ConnectionView::SetDescription(std::string description, uint32_t lanes) {
+void ConnectionView::SetLink(std::string_view description, uint32_t lanes) {
   const std::lock_guard lock(mutex_);
-  description_ = std::move(description);
+  description_ = StrCat(description, ", ", lanes, lanes == 1 ? " lane" : " lanes", ", to ",
+                        ToString(peer_.identity), " at ", peer_.address);
   lanes_ = lanes;
 }
 
-void ConnectionView::SetEnd(const Status& reason, std::string_view peer) {
+void ConnectionView::SetEnd(const Status& reason) {
   const std::lock_guard lock(mutex_);
   if (!status_.ok()) return;
   const bool broken = reason.code() == Code::kProtocol;
-  status_ = WithSameRelease({reason.code(), StrCat(peer, broken ? kBrokeProtocol : ": ", reason.message())});
+  status_ =
+      WithSameRelease({reason.code(), StrCat(peer_.label, broken ? kBrokeProtocol : ": ", reason.message())});
   ok_.store(false, std::memory_order_release);
 }
 

@@ -16,8 +16,9 @@ Connections::ConnectionState Connections::Find(Incarnation peer) const {
 Connections::ConnectionState Connections::FindMatching(const Identity& expected) const {
   if (expected.role.empty() && expected.incarnation == 0) return nullptr;
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(live_.begin(), live_.end(),
-                                  [&](const auto& entry) { return Matches(expected, entry.second->peer()); });
+  const auto found = std::find_if(live_.begin(), live_.end(), [&](const auto& entry) {
+    return Matches(expected, entry.second->view().peer().identity);
+  });
   return found == live_.end() ? nullptr : found->second;
 }
 
@@ -30,31 +31,29 @@ std::vector<Connections::ConnectionState> Connections::All() const {
 
 Connections::ConnectionState Connections::Replace(const ConnectionState& connection) {
   const std::lock_guard lock(mutex_);
-  return std::exchange(live_[connection->peer().incarnation], connection);
+  return std::exchange(live_[connection->view().peer().identity.incarnation], connection);
 }
 
 void Connections::OnReady(const ConnectionState& connection, transport::Role role) {
   if (role != transport::Role::kResponder || !context_.options.on_connection) return;
-  context_.progress.LaterForUser(
+  context_.callbacks.Later(
       [told = context_.options.on_connection, connection] { told(Connection(connection)); });
 }
 
 void Connections::OnEnded(const ConnectionState& connection, const Status& reason) {
-  const Identity& peer = connection->peer();
+  const Identity& peer = connection->view().peer().identity;
   {
     const std::lock_guard lock(mutex_);
     const auto found = live_.find(peer.incarnation);
     if (found != live_.end() && found->second == connection) live_.erase(found);
   }
   if (!connection->view().was_ready() || !context_.options.on_disconnect) return;
-  context_.progress.LaterForUser(
-      [told = context_.options.on_disconnect, peer, reason] { told(peer, reason); });
+  context_.callbacks.Later([told = context_.options.on_disconnect, peer, reason] { told(peer, reason); });
 }
 
 void Connections::OnNotice(const ConnectionState& connection) {
   if (!context_.options.on_notice) return;
-  context_.progress.LaterForUser(
-      [told = context_.options.on_notice, connection] { told(Connection(connection)); });
+  context_.callbacks.Later([told = context_.options.on_notice, connection] { told(Connection(connection)); });
 }
 
 }  // namespace weightcast::endpoint

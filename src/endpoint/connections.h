@@ -9,6 +9,7 @@
 #include "endpoint/progress.h"
 #include "endpoint/sockets.h"
 #include "endpoint/timers.h"
+#include "endpoint/user_callbacks.h"
 
 namespace weightcast::endpoint {
 
@@ -16,6 +17,7 @@ namespace weightcast::endpoint {
 struct Context {
   const EndpointOptions& options;  ///< Without the token.
   Progress& progress;
+  UserCallbacks& callbacks;
   Sockets& sockets;
   Timers& timers;
 };

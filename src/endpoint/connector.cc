@@ -196,12 +196,11 @@ Connector::Call Connector::OwnCallTo(Incarnation peer) const {
 }
 
 void Connector::OnReady(const ConnectionState& connection) {
+  const Identity& peer = connection->view().peer().identity;
   for (const Call& call : std::list<Call>(calls_)) {
-    const bool known = call->target == connection->peer().incarnation;
-    const bool named =
-        call->target == 0 && !call->expected.role.empty() && Matches(call->expected, connection->peer());
-    if ((known && Matches(call->expected, connection->peer())) || named)
-      Resolve(call, Status::Ok(), connection);
+    const bool known = call->target == peer.incarnation;
+    const bool named = call->target == 0 && !call->expected.role.empty();
+    if ((known || named) && Matches(call->expected, peer)) Resolve(call, Status::Ok(), connection);
   }
 }
 

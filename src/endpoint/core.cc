@@ -114,6 +114,7 @@ Result<std::shared_ptr<Core>> Core::Create(EndpointOptions options, Factories fa
 
 Status Core::Init(Factories factories) {
   WC_ASSIGN_OR_RETURN(progress_, Progress::Create(links_));
+  callbacks_ = std::make_unique<UserCallbacks>(*progress_);
   sockets_ = std::make_unique<Sockets>(progress_->poller());
   Settings of_listener = settings();  // Transports listen on ports of their own.
   if (options_.port != 0) of_listener.port_range = StrCat(options_.port, "-", options_.port);
@@ -131,7 +132,7 @@ Status Core::Init(Factories factories) {
   WC_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
   WC_ASSIGN_OR_RETURN(Created transports, CreateTransports(options_, factories, poller));
   WC_RETURN_IF_ERROR(links_.Start(*sockets_, std::move(poller), std::move(transports)));
-  const Context context{options_, *progress_, *sockets_, timers_};
+  const Context context{options_, *progress_, *callbacks_, *sockets_, timers_};
   lingering_ = std::make_unique<LingeringChannels>(*sockets_, timers_);
   connections_ = std::make_unique<Connections>(context);
   handshakes_ = std::make_unique<Handshakes>(
@@ -147,7 +148,7 @@ Status Core::Init(Factories factories) {
       },
       [this](Proven proven) { OnProven(std::move(proven)); });
   WC_RETURN_IF_ERROR(listener_->Start(*sockets_, timers_, *handshakes_));
-  if (options_.callbacks == Callbacks::kInProgress) WC_RETURN_IF_ERROR(progress_->GiveCallbacksToUser());
+  if (options_.callbacks == Callbacks::kInProgress) WC_RETURN_IF_ERROR(callbacks_->GiveToUser());
   return progress_->Start(shared_from_this());
 }
 
@@ -187,7 +188,7 @@ void Core::Shutdown() {
     options_.on_disconnect = nullptr;
     options_.on_notice = nullptr;
   });
-  progress_->Stop();
+  if (progress_->Stop()) callbacks_->RunLeft();
 }
 
 void Core::CheckFenced() {

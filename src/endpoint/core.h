@@ -15,6 +15,7 @@
 #include "endpoint/regions.h"
 #include "endpoint/sockets.h"
 #include "endpoint/timers.h"
+#include "endpoint/user_callbacks.h"
 #include "transport/transport.h"
 #include "weightcast/endpoint.h"
 
@@ -41,6 +42,7 @@ class Core final : public std::enable_shared_from_this<Core> {
 
   // --- What it has; each says for which threads ---------------------------------------------------
   [[nodiscard]] Progress& progress() { return *progress_; }
+  [[nodiscard]] UserCallbacks& callbacks() { return *callbacks_; }
   [[nodiscard]] TransferPool& transfers() { return transfers_; }
   [[nodiscard]] DeviceMemory& device_memory() { return device_memory_; }
   [[nodiscard]] Regions& regions() { return regions_; }
@@ -68,6 +70,7 @@ class Core final : public std::enable_shared_from_this<Core> {
   Regions regions_;
 
   std::unique_ptr<Progress> progress_;
+  std::unique_ptr<UserCallbacks> callbacks_;
   std::unique_ptr<Sockets> sockets_;
   Timers timers_;
   Links links_;

@@ -131,7 +131,7 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
   endpoint::SubmitNow(
       state_->core->progress(), [state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
-          state->core->progress().LaterForUser([state, then = std::move(then)] { then(state->outcome); });
+          state->core->callbacks().Later([state, then = std::move(then)] { then(state->outcome); });
           return;
         }
         auto& on_end = state->options.on_end;
@@ -175,8 +175,12 @@ class EndpointImpl final : public Endpoint {
   }
 
   [[nodiscard]] const Identity& self() const override { return core_->self(); }
-  [[nodiscard]] int descriptor() const override { return core_->progress().descriptor(); }
-  size_t Progress() override { return core_->forked() ? 0 : core_->progress().StepAndRunCallbacks(); }
+  [[nodiscard]] int descriptor() const override { return core_->callbacks().descriptor(); }
+  size_t Progress() override {
+    if (core_->forked()) return 0;
+    core_->progress().Step();
+    return core_->callbacks().Run();
+  }
   [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->listener().addresses(); }
 
   using Endpoint::Register;
@@ -210,9 +214,8 @@ class EndpointImpl final : public Endpoint {
   [[nodiscard]] std::vector<PeerInfo> Peers() const override {
     std::vector<PeerInfo> peers;
     for (const auto& connection : core_->connections().All()) {
-      if (!connection->view().usable()) continue;
-      peers.push_back(
-          {connection->peer(), connection->view().transport_name(), connection->view().Describe()});
+      const endpoint::ConnectionView& view = connection->view();
+      if (view.usable()) peers.push_back({view.peer().identity, view.transport_name(), view.Describe()});
     }
     return peers;
   }

@@ -111,14 +111,14 @@ Status Grants::OnSignal(const Signal& signal) {
   ++arrivals.arrived;
   grant->chunks_arrived.fetch_add(1, std::memory_order_relaxed);
   if (const auto& on_chunk = grant->options.on_chunk) {
-    later_([on_chunk, first, signal] { on_chunk(first, signal.chunk, signal.checksum); });
+    callbacks_.Later([on_chunk, first, signal] { on_chunk(first, signal.chunk, signal.checksum); });
   }
   if (arrivals.arrived < arrivals.chunks) return Status::Ok();
   // Release: whoever sees the count sees the bytes.
   const uint32_t before = grant->arrived->transfers.fetch_add(arrivals.together, std::memory_order_release);
   grant->arrived->waited.Set(before + arrivals.together);
   if (const auto& on_transfer = grant->options.on_transfer) {
-    later_([on_transfer, first, count = arrivals.together, progress = grant->progress()] {
+    callbacks_.Later([on_transfer, first, count = arrivals.together, progress = grant->progress()] {
       for (uint32_t i = 0; i < count; ++i) on_transfer(first + i, progress);
     });
   }
@@ -128,7 +128,7 @@ Status Grants::OnSignal(const Signal& signal) {
 bool Grants::Revoke(const GrantName& name, Callback fenced) {
   Grant* grant = Find(name);
   if (grant == nullptr) {
-    if (fenced) later_(std::move(fenced));
+    if (fenced) callbacks_.Later(std::move(fenced));
     return false;
   }
   if (fenced) grant->fenced.push_back(std::move(fenced));
@@ -139,7 +139,7 @@ bool Grants::Revoke(const GrantName& name, Callback fenced) {
 void Grants::OnRevoked(const GrantName& name) {
   Grant* grant = Find(name);
   if (grant == nullptr || !grant->revoking) return;
-  for (auto& fenced : grant->fenced) later_(std::move(fenced));
+  for (auto& fenced : grant->fenced) callbacks_.Later(std::move(fenced));
   Free(name.slot);
 }
 

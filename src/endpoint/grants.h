@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "endpoint/flag.h"
+#include "endpoint/user_callbacks.h"
 #include "transport/types.h"
 #include "weightcast/endpoint.h"
 
@@ -34,9 +35,7 @@ struct SignalRange {
 class Grants {
  public:
   using Callback = std::function<void()>;
-  using Later = std::function<void(Callback)>;
-  /// `later` runs a callback.
-  explicit Grants(Later later) : later_(std::move(later)) {}
+  explicit Grants(UserCallbacks& callbacks) : callbacks_(callbacks) {}
 
   // Holder of progress.
   /// A free slot with a name never used before. kExhausted: all slots are in use.
@@ -91,7 +90,7 @@ class Grants {
   static Status Admit(Grant& grant, const transport::Signal& signal);
   void Free(uint32_t slot);
 
-  Later later_;
+  UserCallbacks& callbacks_;
   bool closed_ = false;
   /// The slots change under the mutex; the holder of progress reads them without.
   mutable std::mutex mutex_;

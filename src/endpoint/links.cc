@@ -74,13 +74,23 @@ void Links::EndUsing(const RegisteredMemory& registration) {
 std::string Links::Writers() const {
   std::string all;
   for (const auto& [id, link] : links_) {
-    const std::string peer = StrCat(link.connection->label(), ", ");
+    const std::string peer = StrCat(link.connection->view().peer().label, ", ");
     if (link.connection->ended() && all.find(peer) == std::string::npos) all += peer;
   }
   return all.empty() ? "a peer that is stopped or unreachable" : StrCat(all, "stopped or unreachable,");
 }
 
 // --- Progress ------------------------------------------------------------------------------------
+
+void Links::Begin(Connection::State& connection, const TransferRef& transfer, bool visit) {
+  Sender& sender = connection.sender();
+  sender.Add(transfer);
+  if (sender.Pump() && visit) {
+    while (const size_t count = connection.link().transport->Reap(events_)) Dispatch(count);
+  }
+  sender.WatchDeadline(*transfer);
+  if (sender.wants_pump()) WantPump(connection.shared_from_this());
+}
 
 void Links::WantPump(const ConnectionState& connection) {
   if (connection->ended() || !connection->sender().wants_pump() || std::exchange(connection->listed, true))
@@ -121,10 +131,6 @@ bool Links::Step(bool sockets) {
   }
   if (events) PumpAll();
   return moved || events;
-}
-
-void Links::Reap(transport::Transport& transport) {
-  while (const size_t count = transport.Reap(events_)) Dispatch(count);
 }
 
 bool Links::Arm() {

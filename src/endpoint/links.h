@@ -56,11 +56,12 @@ class Links final : public Work {
   /// Ends all transfers that use it.
   void EndUsing(const RegisteredMemory& registration);
 
+  /// Begins a transfer. A visit makes no step afterwards: what the transport can do of it at once has ended
+  /// when this returns.
+  void Begin(Connection::State& connection, const TransferRef& transfer, bool visit);
   /// It has something for the transports.
   void WantPump(const ConnectionState& connection);
   [[nodiscard]] bool pumping() const { return !pumping_.empty(); }
-  /// Takes what the transport has done already, moving nothing.
-  void Reap(transport::Transport& transport);
 
   // Work.
   bool Step(bool sockets) override;

@@ -5,7 +5,6 @@
 #include <array>
 #include <utility>
 
-#include "base/strings.h"
 #include "base/thread.h"
 
 namespace weightcast::endpoint {
@@ -44,17 +43,17 @@ Status Progress::Start(std::shared_ptr<void> keep_alive) {
   return Status::Ok();
 }
 
-void Progress::Stop() {
-  if (!thread_.joinable()) return;
+bool Progress::Stop() {
+  if (!thread_.joinable()) return false;
   stop_.store(true);
   wake_.Wake();
   if (std::this_thread::get_id() == thread_.get_id()) {
     thread_.detach();
-    return;
+    return false;
   }
   thread_.join();
   callbacks_.RunAll();
-  user_callbacks_.RunAll();
+  return true;
 }
 
 bool Progress::StepOnce(bool sockets) noexcept {
@@ -92,23 +91,8 @@ void Progress::Later(std::function<void()> callback) {
   if (first && !lock_.by_thread()) wake_.Wake();
 }
 
-void Progress::LaterForUser(std::function<void()> callback) {
-  if (!waiting_) return Later(std::move(callback));
-  if (user_callbacks_.Push(MakeTask(std::move(callback)))) waiting_->Wake();
-}
-
-Status Progress::GiveCallbacksToUser() {
-  WC_ASSIGN_OR_RETURN(waiting_, WakeFd::Create());
-  return Status::Ok();
-}
-
-size_t Progress::StepAndRunCallbacks() {
+void Progress::Step() {
   if (lock_.TryTake()) StepAndLeave();
-  if (!waiting_) return 0;
-  const std::unique_lock lock(user_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return 0;
-  waiting_->Drain();  // Before they are taken: what comes now makes it readable again.
-  return user_callbacks_.RunAll();
 }
 
 bool Progress::WaitFor(Flag& flag, uint32_t value, TimePoint deadline) {
@@ -223,7 +207,7 @@ void Progress::Main() {
     callbacks_.RunAll();
     if (stop_.load()) break;
     if (!lock_.TryTakeAsThread()) {
-      Park();
+      Park(/*leaving=*/false);
       turned_away = true;
       continue;
     }
@@ -237,34 +221,24 @@ void Progress::Main() {
       if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) {
         ReleaseForCallbacks();
       } else {
-        turned_away ? LeaveToCallers() : Sleep();
+        turned_away ? Park(/*leaving=*/true) : Sleep();
       }
       continue;
     }
-    switch (DriveUntilPause()) {
-      case Pause::kIdle:
-        Sleep();
-        break;
-      case Pause::kCallbacks:
-        ReleaseForCallbacks();
-        break;
-      case Pause::kWanted:
-        lock_.YieldToCaller();
-        break;
-    }
+    DriveAsThread();
   }
 }
 
-/// kCallbacks also when the thread is to end.
-Progress::Pause Progress::DriveUntilPause() {
+/// Until there is nothing to do, or somebody else is to have progress; then lets go.
+void Progress::DriveAsThread() {
   sockets_.AtOnce();
   bool moved = false;
   do {
     moved = StepOnce(sockets_.Due());
-    if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) return Pause::kCallbacks;
-    if (lock_.wanted()) return Pause::kWanted;
+    if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) return ReleaseForCallbacks();
+    if (lock_.wanted()) return lock_.YieldToCaller();
   } while (spin_.GoOn(moved));
-  return Pause::kIdle;
+  Sleep();
 }
 
 void Progress::ReleaseForCallbacks() {
@@ -292,28 +266,19 @@ void Progress::Sleep() {
   wake_.Drain();
 }
 
-/// Nothing is armed, so callers come back at once. Should none come, the thread looks again.
-void Progress::LeaveToCallers() {
-  sleep_until_ = TimePoint::min();
+/// Sleeps for kParkSlice, or until somebody wakes us; not at all if a callback is due. A caller drives, and
+/// wakes us if it leaves for long. Or we are `leaving`: with nothing armed, as callers come back at once.
+void Progress::Park(bool leaving) {
+  if (leaving) sleep_until_ = TimePoint::min();
   parked_.store(true, std::memory_order_seq_cst);
-  lock_.Release();
-  if (tasks_.empty()) SleepOnWake();
+  if (leaving) lock_.Release();
+  const bool may_sleep = leaving ? tasks_.empty() : lock_.held();
+  if (may_sleep && callbacks_.empty() && !stop_.load()) {
+    pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
+    constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
+    if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
+  }
   parked_.store(false, std::memory_order_relaxed);
-}
-
-/// A caller drives. It wakes us if it leaves for long, a callback may, and we look again ourselves.
-void Progress::Park() {
-  parked_.store(true, std::memory_order_seq_cst);
-  if (lock_.held()) SleepOnWake();
-  parked_.store(false, std::memory_order_relaxed);
-}
-
-/// For kParkSlice, or until somebody wakes us; not at all if a callback is due.
-void Progress::SleepOnWake() {
-  if (!callbacks_.empty() || stop_.load()) return;
-  pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
-  constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
-  if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
 }
 
 }  // namespace weightcast::endpoint

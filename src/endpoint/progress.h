@@ -3,7 +3,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -43,14 +42,12 @@ class Progress {
 
   /// `work` must outlive it. Errors: kExhausted when descriptors ran out.
   static Result<std::unique_ptr<Progress>> Create(Work& work);
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
 
   /// Starts the thread, which holds `keep_alive` until it has ended.
   Status Start(std::shared_ptr<void> keep_alive);
-  /// Ends the thread, after the callbacks that wait. From the thread itself (a callback) it is only told to
-  /// end.
-  void Stop();
+  /// Ends the thread, after the callbacks that wait. False, from the thread itself (a callback): it is only
+  /// told to end.
+  bool Stop();
   [[nodiscard]] const Poller& poller() const { return poller_; }
 
   /// Runs `task` under progress, soon. Any thread. `now`: here, if nobody drives, with one step of
@@ -77,21 +74,13 @@ class Progress {
   void Call(std::function<void()> function);
   /// Holder of progress: runs `callback` on the thread, without progress, in the order of these calls.
   void Later(std::function<void()> callback);
-  /// The same, but where the user's loop runs callbacks: inside its next RunCallbacks.
-  void LaterForUser(std::function<void()> callback);
-  /// Before Start: from now on RunCallbacks runs them, not the thread.
-  Status GiveCallbacksToUser();
-  /// Readable while callbacks wait for RunCallbacks; -1: the thread runs them.
-  [[nodiscard]] int descriptor() const { return waiting_ ? waiting_->fd() : -1; }
-  /// One step of everything if nobody drives, then the callbacks that wait. Any thread; none waits for
-  /// another.
-  size_t StepAndRunCallbacks();
+  /// One step of everything, if nobody drives. Any thread.
+  void Step();
   /// Drives or sleeps until `flag` is at least `value`; false at the deadline. Any thread.
   bool WaitFor(Flag& flag, uint32_t value, TimePoint deadline);
 
  private:
   explicit Progress(Work& work) : work_(work) {}
-  enum class Pause : uint8_t { kIdle, kCallbacks, kWanted };
 
   class Patience;
   /// When it is time to look at sockets and timers again.
@@ -135,21 +124,16 @@ class Progress {
   void LeaveAsFound();
   void StepAndLeave(bool for_long = false);
   void Main();
-  Pause DriveUntilPause();
+  void DriveAsThread();
   void ReleaseForCallbacks();
   void Sleep();
-  void LeaveToCallers();
-  void Park();
-  void SleepOnWake();
+  void Park(bool leaving);
 
   Work& work_;
   Poller poller_;
   WakeFd wake_;
-  TaskQueue tasks_;                ///< Taken by the holder of progress.
-  TaskQueue callbacks_;            ///< Taken by the thread.
-  std::optional<WakeFd> waiting_;  ///< Only where the user runs callbacks.
-  std::mutex user_mutex_;          ///< Held by who takes the next.
-  TaskQueue user_callbacks_;
+  TaskQueue tasks_;      ///< Taken by the holder of progress.
+  TaskQueue callbacks_;  ///< Taken by the thread.
   // The holder's.
   Spin spin_;
   SocketTurn sockets_;

@@ -20,8 +20,6 @@
 
 namespace weightcast::endpoint {
 
-class Core;
-
 /// Memory registered with all transports, under one name.
 struct RegisteredMemory {
   RegionName name;

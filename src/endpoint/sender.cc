@@ -91,7 +91,8 @@ void Sender::Add(TransferRef added) {
     if (local->closing.load()) return End(transfer, RegionClosed());
   }
   if (transfer.bytes == 0 && !transfer.options.signal) return End(transfer, Status::Ok());
-  Enqueue(transfer);
+  if (!over_.ok()) return End(transfer, over_);
+  waiting_.Add(transfer);
 }
 
 /// One timer for all, set for the earliest: mostly each new one is later, and most end long before.
@@ -124,28 +125,10 @@ void Sender::OnDeadline() {
   deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });
 }
 
-void Sender::Enqueue(State& transfer) {
-  if (std::exchange(transfer.waiting, true)) return;
-  transfer.next_waiting = nullptr;
-  (last_waiting_ == nullptr ? waiting_ : last_waiting_->next_waiting) = &transfer;
-  last_waiting_ = &transfer;
-  ++waiting_count_;
-}
-
-/// Few stand before it: only the first kInterleaved are served, and what ends early is rare.
-void Sender::TakeOffWaiting(State& transfer) {
-  if (!std::exchange(transfer.waiting, false)) return;
-  State* before = nullptr;
-  for (State* at = waiting_; at != &transfer; at = at->next_waiting) before = at;
-  (before == nullptr ? waiting_ : before->next_waiting) = transfer.next_waiting;
-  if (last_waiting_ == &transfer) last_waiting_ = before;
-  --waiting_count_;
-}
-
 void Sender::End(State& transfer, Status outcome) {
   if (transfer.phase.value() >= State::kEnded) return;
   const TransferRef keep = Share(transfer);
-  TakeOffWaiting(transfer);
+  waiting_.Remove(transfer);
   transfer.resend.clear();
   if (!outcome.ok()) {
     outcome = {outcome.code(), StrCat(transfer.kind == OpKind::kRead ? "read of " : "write of ",
@@ -155,7 +138,7 @@ void Sender::End(State& transfer, Status outcome) {
   }
   transfer.outcome = std::move(outcome);
   if (transfer.options.on_end) {
-    hooks_.later(
+    hooks_.callbacks.Later(
         [on_end = std::move(transfer.options.on_end), status = transfer.outcome] { on_end(status); });
   }
   if (transfer.outstanding > 0) {
@@ -169,6 +152,7 @@ void Sender::End(State& transfer, Status outcome) {
 }
 
 void Sender::EndAll(const Status& outcome) {
+  over_ = outcome;
   hooks_.timers.Cancel(deadline_timer_);
   next_deadline_ = TimePoint::max();
   for (State* next = oldest_; next != nullptr;) {
@@ -205,21 +189,12 @@ bool Sender::Pump() {
   for (Lane& lane : lanes_) {
     if (lane.partial != kNone) moved |= PostSlot(lane.partial);
   }
-  while (waiting_ != nullptr) {
+  while (!waiting_.empty()) {
     Lane* lane = BestLane();
     if (lane == nullptr) break;
-    const uint32_t slot = TakeSlot(*NextWaiting(), *lane);
-    moved |= PostSlot(slot);
+    moved |= PostSlot(TakeSlot(waiting_.Next(), *lane));
   }
   return moved;
-}
-
-Sender::State* Sender::NextWaiting() {
-  State* next = waiting_;
-  for (size_t skip = turn_++ % std::min(waiting_count_, kInterleaved); skip > 0; --skip) {
-    next = next->next_waiting;
-  }
-  return next;
 }
 
 Sender::Lane* Sender::BestLane() {
@@ -249,7 +224,7 @@ uint32_t Sender::TakeSlot(State& transfer, Lane& lane) {
   ++transfer.outstanding;
   ++lane.chunks;
   lane.bytes += slot.bytes;
-  if (transfer.resend.empty() && transfer.next_chunk == transfer.chunks) TakeOffWaiting(transfer);
+  if (transfer.resend.empty() && transfer.next_chunk == transfer.chunks) waiting_.Remove(transfer);
   return index;
 }
 
@@ -380,7 +355,7 @@ void Sender::FinishChunk(State& transfer, const Slot& slot) {
     trace::CounterNamed("endpoint.chunks_resent").Add();
     transfer.resend.push_back(
         {.chunk = slot.chunk.chunk, .attempts = slot.chunk.attempts + 1, .begin = slot.chunk.begin});
-    Enqueue(transfer);
+    waiting_.Add(transfer);
   } else if (++transfer.done == transfer.chunks) {
     End(transfer, Status::Ok());
   }

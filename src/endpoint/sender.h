@@ -2,16 +2,16 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "endpoint/chunks.h"
 #include "endpoint/imports.h"
 #include "endpoint/regions.h"
+#include "endpoint/send_queue.h"
 #include "endpoint/timers.h"
 #include "endpoint/transfer_state.h"
+#include "endpoint/user_callbacks.h"
 #include "transport/transport.h"
 
 namespace weightcast::endpoint {
@@ -27,8 +27,8 @@ class Sender {
     Timers& timers;
     Regions& regions;
     Imports& imports;
-    std::function<void(std::function<void()>)> later;  ///< Runs a callback.
-    std::string peer;                                  ///< "trainer 0 (10.0.0.1:4711)", for messages.
+    UserCallbacks& callbacks;
+    std::string peer;  ///< "trainer 0 (10.0.0.1:4711)", for messages.
   };
   struct Path {
     transport::Transport* transport = nullptr;
@@ -50,7 +50,7 @@ class Sender {
   /// Gives the transport what it takes; whether it took anything.
   bool Pump();
   /// Transfers wait for a lane, or for room on one.
-  [[nodiscard]] bool wants_pump() const { return waiting_ != nullptr || partial_ > 0; }
+  [[nodiscard]] bool wants_pump() const { return !waiting_.empty() || partial_ > 0; }
   [[nodiscard]] bool in_flight() const { return newest_ != nullptr; }
   [[nodiscard]] uint32_t lanes_up() const;
 
@@ -62,14 +62,13 @@ class Sender {
 
   /// Ends it, if it has not ended; it is fenced when the transport has given back all of it.
   void End(State& transfer, Status outcome);
+  /// And whatever is added later.
   void EndAll(const Status& outcome);
   void EndUsing(const RegisteredMemory& registration);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr size_t kOpsAtOnce = 64;
-  /// Transfers served in turn: a short one does not wait for all of a long one, and the first ones end first.
-  static constexpr size_t kInterleaved = 4;
   /// A chunk lost more often than this is no longer a lost lane's fault.
   static constexpr uint32_t kMaxAttempts = 8;
 
@@ -97,8 +96,6 @@ class Sender {
     Code code = Code::kOk;
   };
 
-  State* NextWaiting();
-  void TakeOffWaiting(State& transfer);
   void AbandonPartial(Lane& lane);
   Lane* BestLane();
   uint32_t TakeSlot(State& transfer, Lane& lane);
@@ -107,7 +104,6 @@ class Sender {
   size_t CutOps(const Slot& slot, uint64_t cookie, size_t most);
   void FinishIfDone(uint32_t index);
   void FinishChunk(State& transfer, const Slot& slot);
-  void Enqueue(State& transfer);
   void Fence(State& transfer);
   void OnDeadline();
 
@@ -116,15 +112,13 @@ class Sender {
   std::vector<Lane> lanes_;
   std::vector<Slot> slots_;
   uint32_t free_slot_ = kNone;
-  uint32_t partial_ = 0;      ///< Lanes with a partial chunk.
-  State* waiting_ = nullptr;  ///< With chunks to send, the oldest first.
-  State* last_waiting_ = nullptr;
-  size_t waiting_count_ = 0;
-  size_t turn_ = 0;
+  uint32_t partial_ = 0;  ///< Lanes with a partial chunk.
+  SendQueue waiting_;
   State* oldest_ = nullptr;  ///< All that are not fenced; we hold a reference to each.
   State* newest_ = nullptr;
   TimePoint next_deadline_ = TimePoint::max();  ///< No later than any deadline; for this the timer is set.
   TimerId deadline_timer_;
+  Status over_;  ///< Of EndAll.
   std::array<transport::Op, kOpsAtOnce> ops_;
   std::array<ChunkWalk, kOpsAtOnce + 1> walks_;  ///< Where each of ops_ was cut from, and the end.
 };

@@ -20,7 +20,7 @@ void Empty(std::vector<T>& list) {
 
 void Transfer::State::Run() {
   const auto keep = connection;
-  static_cast<Connection::State*>(keep.get())->Start(endpoint::Share(*this), /*visit=*/false);
+  core->links().Begin(*static_cast<Connection::State*>(keep.get()), endpoint::Share(*this), /*visit=*/false);
 }
 
 void Transfer::State::DropReference() {

@@ -16,7 +16,6 @@ namespace weightcast {
 namespace endpoint {
 class Core;
 class TransferPool;
-struct RemoteImport;
 
 /// A chunk that a lane took and did not deliver.
 struct Resend {
@@ -61,9 +60,10 @@ class Transfer::State final : public Task {
   uint32_t done = 0;         ///< Chunks delivered.
   uint32_t outstanding = 0;  ///< Chunks at the transport.
   std::vector<endpoint::Resend> resend;
-  // The sender's lists: of all that are not fenced, and of those that have chunks to send.
+  // The sender's list of all that are not fenced.
   State* before = nullptr;
   State* after = nullptr;
+  // The SendQueue's.
   bool waiting = false;
   State* next_waiting = nullptr;
 
