@@ -9,7 +9,7 @@ from typing import Any
 
 from weightcast import Unavailable, job_token
 from weightcast.rl.rollout_client import RolloutClient
-from weightcast.rl.rollout_protocol import LENGTH, Handshake, Item, item_of, new_nonce, nonce_of, pack, unpack
+from weightcast.rl.rollout_protocol import Handshake, Inbox, Item, item_of, new_nonce, nonce_of, pack
 from weightcast.rl.rollout_queue import RolloutQueue
 from weightcast.rl.sequence import Sequence
 from weightcast.rl.timeline import Clock
@@ -48,7 +48,7 @@ class Wire:
     """A connection on which a test says what it likes."""
 
     def __init__(self, connected: socket.socket) -> None:
-        self._socket, self._in = connected, bytearray()
+        self._socket, self._in = connected, Inbox()
 
     def send(self, data: bytes) -> None:
         try:
@@ -62,7 +62,7 @@ class Wire:
         poller.register(self._socket, select.POLLOUT if to_send else select.POLLIN)
         return bool(poller.poll(max(0.0, timeout) * 1000))
 
-    def receive(self) -> list[bytes]:
+    def receive(self) -> list[dict[str, Any]]:
         """Once: the messages that are whole then."""
         try:
             data = self._socket.recv(1 << 16)
@@ -70,24 +70,12 @@ class Wire:
             raise Unavailable(f"the connection has ended: {error.strerror}") from None
         if not data:
             raise Unavailable("the other side has closed the connection")
-        self._in += data
-        found = []
-        while len(self._in) >= LENGTH.size:
-            end = LENGTH.size + LENGTH.unpack_from(self._in)[0]
-            if len(self._in) < end:
-                break
-            found.append(bytes(self._in[LENGTH.size : end]))
-            del self._in[:end]
-        return found
+        self._in.add(data)
+        return list(iter(self._in.next, None))
 
     def say_no_more(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-
-
-def framed(data: bytes) -> bytes:
-    """As `pack` does it with what is none of its messages."""
-    return LENGTH.pack(len(data)) + data
 
 
 @contextlib.contextmanager
@@ -102,7 +90,7 @@ def hear(link: Wire, kind: str) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE
     while True:
         assert link.wait(deadline - time.monotonic()), f"no {kind} came"
-        for message in map(unpack, link.receive()):
+        for message in link.receive():
             if message["type"] == kind:
                 return message
 

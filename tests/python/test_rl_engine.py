@@ -13,7 +13,7 @@ import torch  # noqa: E402
 
 from rl_queues import LEASE, PATIENCE, a_queue, clients_of, item, outcome  # noqa: E402
 from weightcast.rl import engine, models  # noqa: E402
-from weightcast.rl.generation import Sampling  # noqa: E402
+from weightcast.rl.options import Options  # noqa: E402
 from weightcast.rl.rollout_client import EndOfRun, RolloutClient  # noqa: E402
 from weightcast.rl.timeline import Timeline  # noqa: E402
 
@@ -23,9 +23,9 @@ def an_engine(client) -> engine.Engine:
         torch.nn.Linear(1, 1),
         engine.Weights(),
         client,
-        Sampling(max_new_tokens=1),
+        models.ByteTokenizer(),
         Timeline("a", client.clock),
-        lease=LEASE,
+        Options(max_gen_length=1, lease=LEASE),
     )
 
 

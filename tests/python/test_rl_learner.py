@@ -155,9 +155,9 @@ def test_the_first_ratio_is_one_and_equal_seeds_learn_equally(algorithm):
     for noise in range(2):
         torch.manual_seed(noise)
         model, value_head = policy(), models.ValueHead(128)
-        goal = objective(algorithm, ppo_epochs=2, minibatches=2)
+        goal = objective(algorithm, ppo_epochs=2, minibatches=2, seed=4)
         optimizer = make_optimizer(model, value_head, 1e-3)
-        learner = Learner(model, optimizer, goal, value_head=value_head, pad=TOKENIZER.pad, seed=4)
+        learner = Learner(model, optimizer, goal, value_head=value_head, pad=TOKENIZER.pad)
         metrics = learner.step(1, *rollouts(), samples=2)
         outcomes.append(([one.detach().clone() for one in model.parameters()], metrics))
     assert metrics["ratio_first_min"] == pytest.approx(1, abs=1e-4)
@@ -215,11 +215,14 @@ def test_it_learns(algorithm):
 
 
 def test_the_learning_rate_falls_in_a_line():
-    rate = linear_decay(1e-3, 100)
-    assert [rate(one) for one in (1, 51, 100, 200)] == pytest.approx([1e-3, 5e-4, 5e-5, 5e-5])
+    rates = [linear_decay(1e-3, one, 100) for one in (1, 51, 100, 200)]
+    assert rates == pytest.approx([1e-3, 5e-4, 5e-5, 5e-5])
     model = policy()
     optimizer = make_optimizer(model, None, 1.0)
-    Learner(model, optimizer, objective(), learning_rate=rate).step(51, *rollouts(), samples=2)
+    Learner(model, optimizer, objective(learning_rate=1.0)).step(51, *rollouts(), samples=2)
+    assert optimizer.param_groups[0]["lr"] == 1.0
+    falling = objective(learning_rate=1e-3, lr_decay=True, rl_iterations=100)
+    Learner(model, optimizer, falling).step(51, *rollouts(), samples=2)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
 
 

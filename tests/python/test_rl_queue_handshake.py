@@ -19,7 +19,6 @@ from rl_queues import (  # noqa: E402
     a_stranger,
     clients_of,
     come_in,
-    framed,
     hear,
     item,
     work,
@@ -232,7 +231,7 @@ def test_a_queue_that_does_not_go_on_is_not_waited_for(answers):
     [
         ([pack({"type": "welcome", **CLOCK})], wc.ProtocolError, "sends no challenge"),
         ([pack({"type": "challenge", "nonce": b"short"})], wc.ProtocolError, "no nonce"),
-        ([framed(b"nonsense")], wc.ProtocolError, "message"),
+        ([b"nonsense"], wc.ProtocolError, "message"),
         ([CHALLENGE, pack({"type": "welcome", **CLOCK})], wc.InvalidArgument, "not this run's rollout queue"),
         ([CHALLENGE, pack({"type": "welcome", "proof": bytes(32), **CLOCK})], wc.InvalidArgument, "not this"),
         ([pack({"type": "refused", "reason": "a\n\x1b[31mb"})], wc.InvalidArgument, r"process: a\?\?\[31mb$"),

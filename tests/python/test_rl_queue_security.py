@@ -21,7 +21,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from processes import Process, memory_peak  # noqa: E402
-from rl_queues import a_queue, a_stranger, clients_of, come_in, framed, item, outcome, work  # noqa: E402
+from rl_queues import a_queue, a_stranger, clients_of, come_in, item, outcome, work  # noqa: E402
 from weightcast.rl.report import Report  # noqa: E402
 from weightcast.rl.rollout_client import RolloutClient  # noqa: E402
 from weightcast.rl.rollout_protocol import item_of, pack  # noqa: E402
@@ -37,7 +37,7 @@ import os, random, resource, socket, sys, threading, time
 port, end, how = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), sys.argv[3]
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-RUBBISH = {"byte": b"\x00", "messages": b"\x00\x00\x00\x01x" * 400, "huge": b"\xff" * 4096}
+RUBBISH = {"byte": b"\x00", "messages": b"\x81\x01x" * 400, "huge": b"\xdf\xff" * 2048}
 
 def connect():
     made = socket.socket()
@@ -60,7 +60,7 @@ def trickle():
         try:
             with connect() as made:
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                made.sendall(b"\x00\x00\x08")
+                made.sendall(b"\xdb\x00\x00\x08\x00")  # A text of 2,048 bytes.
                 while time.monotonic() < end:
                     made.sendall(b"\x00")
         except OSError:
@@ -75,7 +75,7 @@ def idle():
         try:
             kept.append(connect())
             if len(kept) % 2:
-                kept[-1].send(b"\x00")
+                kept[-1].send(b"\x81")
         except OSError:
             pass
 
@@ -242,7 +242,7 @@ MESSAGES = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None, database=None)
 @given(
     known=st.booleans(),
-    said=st.lists(MESSAGES.map(pack) | st.binary(max_size=100).map(framed), min_size=1, max_size=3),
+    said=st.lists(MESSAGES.map(pack) | st.binary(max_size=100), min_size=1, max_size=3),
 )
 def test_no_bytes_end_the_queue(shared, known, said):
     queue, report = shared

@@ -87,7 +87,6 @@ def a_run(folder, reward: str | None = None, **options) -> Engines:
         TrainerLoop(
             options=chosen,
             rank=0,
-            module=None,
             learner=learner,
             publisher=nothing,
             task=tasks.make("sort", digits=2, reward=reward),

@@ -85,11 +85,8 @@ def backend_of(options: Options) -> str:
 
 def described(device: torch.device) -> dict[str, str]:
     """What a report says of it."""
-    if device.type != "cuda":
-        return {"device": str(device)}
-    return {
-        "device": str(device),
-        "gpu": torch.cuda.get_device_name(device),
-        "cuda": str(torch.version.cuda),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-    }
+    found = {"device": str(device)}
+    if device.type == "cuda":
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        found |= {"gpu": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda), "nccl": nccl}
+    return found

@@ -18,6 +18,7 @@ from . import models
 from .collectives import Way
 from .failures import other_release
 from .generation import Sampling, generate
+from .models import Tokenizer
 from .options import Options
 from .rollout_client import EndOfRun, RolloutClient
 from .rollout_protocol import Item, item_of
@@ -113,23 +114,18 @@ class WaysWeights(Weights):
 
 @dataclasses.dataclass
 class Engine:
-    """Drives one module; all methods on one thread.
-
-    sampling: of rollouts. keep: a version is taken up between two tokens, with the key-value cache as it is;
-    otherwise between two items. digests: after each update the queue is told the SHA-256 of every tensor.
-    lease: seconds.
-    """
+    """Drives one module; all methods on one thread."""
 
     module: torch.nn.Module
     weights: Weights
     queue: RolloutClient
-    sampling: Sampling
+    tokenizer: Tokenizer
     timeline: Timeline
-    lease: float
-    keep: bool = False
-    digests: bool = False
+    options: Options
 
     def __post_init__(self) -> None:
+        length, temperature = self.options.max_gen_length, self.options.temperature
+        self._sampling = Sampling(length, temperature, self.tokenizer.eos, self.tokenizer.pad)
         self._found: dict[str, Any] = {}  # Digests that the queue is still to be told.
 
     def run(self) -> None:
@@ -144,7 +140,7 @@ class Engine:
     def _step(self) -> None:
         self._take_up()
         self.queue.ask(self.weights.version, self._telemetry())
-        while (order := self.queue.next(self.lease / 8)) is None:
+        while (order := self.queue.next(self.options.lease / 8)) is None:
             # Weights may come for an engine that waits for work.
             if self._take_up():
                 self.queue.ask(self.weights.version, self._telemetry())
@@ -171,21 +167,20 @@ class Engine:
         """Until at least this version is here."""
         start = self.timeline.clock.now()
         while self.weights.version < newest:
-            self.weights.update(newest, self.lease / 2)
+            self.weights.update(newest, self.options.lease / 2)
             self.queue.check()
         version = self.weights.version
         self.timeline.add("commit", start, self.timeline.clock.now(), version=version)
-        if self.digests:
+        if self.options.verify:
             self._found[str(version)] = digests_of(self.module, self.queue.check)
 
     def _generate(self, item: Item) -> list[Sequence]:
         kind = "evaluate" if item.greedy else "generate"
-        span = self.timeline.span(kind, version=self.weights.version, iteration=item.after)
-        with span:
+        with self.timeline.span(kind, version=self.weights.version, iteration=item.after):
             return generate(
                 self.module,
                 item.prompts,
-                dataclasses.replace(self.sampling, temperature=0.0) if item.greedy else self.sampling,
+                dataclasses.replace(self._sampling, temperature=0.0) if item.greedy else self._sampling,
                 samples=item.samples,
                 seed=item.seed,
                 version=lambda: self.weights.version,
@@ -194,7 +189,7 @@ class Engine:
 
     def _between_tokens(self) -> None:
         self.queue.check()
-        if self.keep:
+        if self.options.inflight == "keep":  # With the key-value cache as it is.
             self._take_up()
 
 
@@ -231,39 +226,26 @@ def run_engine(
     """
     module: torch.nn.Module = loaded.model
     _cast(module, getattr(torch, options.engine_dtype))
-    worker: Inference | None = None
-    with RolloutClient(
-        queue, name=name, role="inference", lease=options.lease, timeout=options.timeout
-    ) as client:
-        try:
-            weights = Weights()
-            if options.sync != "none":
-                with torch.no_grad():  # What it generates with is to have come from the trainers.
-                    for parameter in module.parameters():
-                        parameter.zero_()
-            cast: CastWeights | None = None
-            if options.uses_weightcast:
-                worker = Inference(controller, engine=name, settings=options.settings())
-                worker.register(module, landing="shadow" if options.mode == "async" else "in_place")
-                weights = cast = CastWeights(worker)
-            if ways:
-                weights = WaysWeights(ways, module, ready, cast, client.check)
-            tokenizer = loaded.tokenizer
-            Engine(
-                module,
-                weights,
-                client,
-                Sampling(options.max_gen_length, options.temperature, tokenizer.eos, tokenizer.pad),
-                Timeline(name, client.clock),
-                lease=options.lease,
-                keep=options.inflight == "keep",
-                digests=options.verify,
-            ).run()
-        finally:
-            if worker is not None:
-                worker.close()
-            for way in ways:
-                way.close()
+    with contextlib.ExitStack() as closing:
+        client = closing.enter_context(
+            RolloutClient(queue, name=name, role="inference", lease=options.lease, timeout=options.timeout)
+        )
+        for way in ways:
+            closing.callback(way.close)
+        weights = Weights()
+        if options.sync != "none":
+            with torch.no_grad():  # What it generates with is to have come from the trainers.
+                for parameter in module.parameters():
+                    parameter.zero_()
+        cast: CastWeights | None = None
+        if options.uses_weightcast:
+            worker = closing.enter_context(Inference(controller, engine=name, settings=options.settings()))
+            worker.register(module, landing="shadow" if options.mode == "async" else "in_place")
+            weights = cast = CastWeights(worker)
+        if ways:
+            weights = WaysWeights(ways, module, ready, cast, client.check)
+        timeline = Timeline(name, client.clock)
+        Engine(module, weights, client, loaded.tokenizer, timeline, options).run()
 
 
 def _cast(module: torch.nn.Module, dtype: torch.dtype) -> None:

@@ -69,9 +69,9 @@ def make_optimizer(
     return torch.optim.AdamW(parameters, learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
 
 
-def linear_decay(peak: float, iterations: int, floor: float = 0.05) -> Callable[[int], float]:
+def linear_decay(peak: float, iteration: int, iterations: int, floor: float = 0.05) -> float:
     """The learning rate of an iteration, from the peak at the first down to floor x peak at the last."""
-    return lambda iteration: peak * max(floor, 1 - (iteration - 1) / iterations)
+    return peak * max(floor, 1 - (iteration - 1) / iterations)
 
 
 @dataclass
@@ -80,18 +80,15 @@ class Learner:
 
     policy: a model of `models`, plain or wrapped by DDP or FSDP2 over the group. value_head: for PPO, wrapped
     likewise. reference: a frozen model, if the objective has a KL. group: of all trainers; None if alone.
-    learning_rate: of each iteration; None leaves that of the optimizer.
     """
 
     policy: nn.Module
     optimizer: torch.optim.Optimizer
-    objective: Options  # Its groups "algorithm" and "rollout", and the computation's dtype.
+    objective: Options  # Its groups "algorithm" and "rollout", the seed, and the computation's dtype.
     value_head: nn.Module | None = None
     reference: nn.Module | None = None
     group: dist.ProcessGroup | None = None
     pad: int = 0
-    seed: int = 0
-    learning_rate: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
         self._value_head = self.value_head if self.objective.algorithm == "ppo" else None
@@ -123,17 +120,17 @@ class Learner:
         pieces = self._micro_batches(len(sequences), parts)
         self._look_back(batch, parts * pieces)
         self._add_advantages(batch, scores, samples)
-        if self.learning_rate is not None:
+        goal, tally = self.objective, Tally()
+        if goal.lr_decay:
             for group in self.optimizer.param_groups:
-                group["lr"] = self.learning_rate(iteration)
-        tally = Tally()
-        for epoch in range(self.objective.ppo_epochs):
+                group["lr"] = linear_decay(goal.learning_rate, iteration, goal.rl_iterations)
+        for epoch in range(goal.ppo_epochs):
             for part, tokens in self._minibatches(batch, parts, iteration, epoch):
                 self.optimizer.zero_grad(set_to_none=True)
                 self._add_gradients(part, pieces, tokens, tally)
                 if tally.steps == 0:
                     before_change()
-                tally.gradient_norm += clip_gradients(self.optimizer, self.objective.max_grad_norm)
+                tally.gradient_norm += clip_gradients(self.optimizer, goal.max_grad_norm)
                 self.optimizer.step()
                 tally.steps += 1
         return self._metrics(tally, batch, scores)
@@ -202,7 +199,9 @@ class Learner:
         self, batch: Batch, parts: int, iteration: int, epoch: int
     ) -> Iterator[tuple[Batch, float]]:
         """Each with the number of its tokens over all trainers."""
-        generator = torch.Generator().manual_seed(item_seed(self.seed, "minibatches", iteration, epoch))
+        generator = torch.Generator().manual_seed(
+            item_seed(self.objective.seed, "minibatches", iteration, epoch)
+        )
         order = torch.randperm(len(batch.ids), generator=generator).to(self._device)
         pieces = [batch.select(rows) for rows in order.tensor_split(parts)]
         tokens = self._trainers.sum(torch.stack([piece.keep.sum() for piece in pieces]).double())
@@ -317,12 +316,10 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> float:
     `Error`: the norm is not finite. It is the same on all trainers, so all of them raise.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    norm = nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
+    norm = nn.utils.clip_grad_norm_(parameters, limit or math.inf)
     whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
     if not math.isfinite(whole):
         raise Error(f"the gradient's norm is {float(whole)}: training has diverged; lower --learning_rate")
-    if limit:
-        nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return float(whole)
 
 

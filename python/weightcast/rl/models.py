@@ -274,26 +274,18 @@ def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:
 
 
 def _from_hub(name: str, dtype: torch.dtype) -> Loaded:
+    hub = f"the hub {constants.ENDPOINT} or its cache"
+    remedy = "check the name, set HF_ENDPOINT or HTTPS_PROXY, or give a folder"
+    if name in BUILT_IN:
+        remedy += "; --random_weights starts it from nothing"
     try:
         found = snapshot_download(name, allow_patterns=_PATTERNS, etag_timeout=_HUB_SECONDS)
     except (OSError, ValueError, HfHubHTTPError) as error:  # Also: not cached, no such name.
-        raise InvalidArgument(
-            f"{name} cannot be loaded from {_endpoint()} ({_one_line(error)}); {_remedy(name)}"
-        ) from None
+        raise InvalidArgument(f"{name} cannot be loaded from {hub} ({_one_line(error)}); {remedy}") from None
     folder = Path(found)
     if not any(folder.glob("*.safetensors")):
-        raise InvalidArgument(f"{name} on {_endpoint()} has no safetensors; {_remedy(name)}")
+        raise InvalidArgument(f"{name} on {hub} has no safetensors; {remedy}")
     return replace(_from_folder(folder, dtype), origin="hub")
-
-
-def _endpoint() -> str:
-    return f"the hub {constants.ENDPOINT} or its cache"
-
-
-def _remedy(name: str) -> str:
-    """What to do where the hub does not give it."""
-    otherwise = "; --random_weights starts it from nothing" if name in BUILT_IN else ""
-    return f"check the name, set HF_ENDPOINT or HTTPS_PROXY, or give a folder{otherwise}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ ui.perfetto.dev or chrome://tracing.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import statistics
@@ -25,13 +26,17 @@ _SMOOTHED = 40  # Of at least twice as many values the median is shown.
 _WIDTH = 9.0  # Inches, at 150 dots each.
 
 
+def check() -> None:
+    """`InvalidArgument` where matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InvalidArgument("--plots: matplotlib is not installed; pip install matplotlib")
+
+
 def _panels(height: float, titles: Sequence[str], units: Sequence[str]) -> tuple[Any, Any]:
-    """A figure without a display, and its panels. `InvalidArgument` where matplotlib is not installed."""
-    try:
-        from matplotlib import style
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InvalidArgument("--plots: matplotlib is not installed; pip install matplotlib") from None
+    """A figure without a display, and its panels."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
     # Colours that colour-blind people can tell apart.
     with style.context("tableau-colorblind10"):
         made = Figure(figsize=(_WIDTH, height), dpi=150, layout="constrained")
@@ -118,6 +123,7 @@ def draw(run: str | pathlib.Path, folder: str | pathlib.Path | None = None) -> l
 
     `InvalidArgument`: no report there, or no matplotlib.
     """
+    check()
     run = pathlib.Path(run)
     folder = run if folder is None else pathlib.Path(folder)
     rows, entries = read_iterations(run), read_timeline(run)

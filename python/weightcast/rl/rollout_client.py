@@ -19,7 +19,6 @@ from .sequence import Sequence
 from .timeline import Clock
 
 _ONE_TRY, _TRY_AGAIN = 2.0, 0.1  # Seconds of a try to connect, and between two.
-_MOST_AT_ONCE = 1 << 20  # Bytes of one read.
 
 
 class EndOfRun(Unavailable):
@@ -200,7 +199,7 @@ class RolloutClient:
     def _read(self) -> bytes:
         """What is here."""
         try:
-            found = self._socket.recv(_MOST_AT_ONCE)
+            found = self._socket.recv(protocol.MOST_AT_ONCE)
         except OSError:
             raise EOFError from None
         if not found:

@@ -22,11 +22,10 @@ from typing import Any
 
 from .. import Permission, ProtocolError, Unavailable
 from .failures import other_release
-from .rollout_protocol import LENGTH, Handshake, Inbox, host_and_port, pack, printable
+from .rollout_protocol import Handshake, Inbox, host_and_port, pack, printable
 
 _log = logging.getLogger("weightcast.rl")
 _MOST_BYTES = 2048  # In a stranger's message.
-_MOST_AT_ONCE = LENGTH.size + _MOST_BYTES
 _MOST_STRANGERS = 64  # Connections, or an eighth of the descriptors where that is less.
 _SECONDS = 2.0  # For the proof.
 _ACCEPTED_AT_ONCE = 16
@@ -64,21 +63,25 @@ class Stranger:
         connected.setblocking(False)
         self._inbox = Inbox(_MOST_BYTES)
 
-    def hear(self) -> dict[str, Any]:
-        """A message that is here. Raises OSError, EOFError or ProtocolError."""
-        if self._inbox.empty:
-            self._inbox.add(self.socket.recv(_MOST_AT_ONCE))
-        if self._inbox.empty:
+    def first(self) -> dict[str, Any]:
+        """The message that is here. Raises OSError, EOFError or ProtocolError, as `second` does."""
+        return self._hear(self.socket.recv(_MOST_BYTES))
+
+    async def second(self) -> dict[str, Any]:
+        """Waits for it, if it has not come with the first."""
+        message = self._inbox.next()
+        if message is None:
+            message = self._hear(await asyncio.get_running_loop().sock_recv(self.socket, _MOST_BYTES))
+        return message
+
+    def _hear(self, data: bytes) -> dict[str, Any]:
+        if not data:
             raise EOFError
+        self._inbox.add(data)
         message = self._inbox.next()
         if message is None:
             raise other_release("its first message came in several pieces")
         return message
-
-    async def wait(self) -> None:
-        """Until something is here."""
-        if self._inbox.empty:
-            self._inbox.add(await asyncio.get_running_loop().sock_recv(self.socket, _MOST_AT_ONCE))
 
     def say(self, **message: object) -> None:
         """What is said to it always fits the socket's buffer, or it takes nothing."""
@@ -139,7 +142,7 @@ class Listener:
     def _meet(self, stranger: Stranger) -> None:
         """The kernel passes on connections with their first bytes, and a hello is there at once."""
         with self._refusing(stranger):
-            known = self.greet(stranger.hear())
+            known = self.greet(stranger.first())
             if len(self.strangers) >= self._most:
                 # At random: a stranger that fills all places cannot choose whose is lost.
                 self.strangers.pop(random.choice(list(self.strangers))).cancel()
@@ -152,8 +155,7 @@ class Listener:
         admitted = False
         with self._refusing(stranger):
             try:
-                await asyncio.wait_for(stranger.wait(), _SECONDS)
-                known.check(self.token, "client", stranger.hear())
+                known.check(self.token, "client", await asyncio.wait_for(stranger.second(), _SECONDS))
                 admitted = True
             except asyncio.CancelledError:
                 if self._ended:

@@ -1,6 +1,6 @@
 """What the rollout queue and its clients say to each other, and how they prove that they have one job token.
 
-A message is four bytes of length, big-endian, then a msgpack map with a `type`, of at most 64 MiB:
+A message is a msgpack map with a `type`, of at most 64 MiB:
 
 client → queue  hello {name, role, nonce} · proof {proof}
 queue → client  challenge {nonce} · welcome {proof, start, reading, host} · refused {reason}
@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import secrets
-import struct
 from typing import Any, Literal
 
 import msgpack
@@ -29,10 +28,11 @@ from .. import InvalidArgument, ProtocolError
 from .failures import other_release
 
 MOST_BYTES = 64 << 20
-LENGTH = struct.Struct(">I")
+MOST_AT_ONCE = 1 << 18  # Bytes of one read.
 BEATS_IN_A_LEASE = 4
 _LABEL = "weightcast.rl rollouts 1"
 _NONCE_BYTES = 32
+_LEAST_ENTRY = 32  # A list may claim an entry for each so many bytes that a message may have.
 
 
 @dataclasses.dataclass
@@ -72,7 +72,7 @@ def item_of(message: dict[str, Any]) -> Item:
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """With its length. Raises InvalidArgument for one that the other side would end the connection for."""
+    """Raises InvalidArgument for one that the other side would end the connection for."""
     data = msgpack.packb(message, use_bin_type=True)
     if len(data) > MOST_BYTES:
         raise InvalidArgument(
@@ -80,45 +80,35 @@ def pack(message: dict[str, Any]) -> bytes:
             f"over the rollout queue's limit of {MOST_BYTES}; "
             "lower --rollouts_per_gpu or --samples_per_prompt"
         )
-    return LENGTH.pack(len(data)) + data
-
-
-def unpack(data: bytes) -> dict[str, Any]:
-    """Without its length. Raises ProtocolError for what no `pack` makes."""
-    try:
-        message = msgpack.unpackb(data, raw=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise other_release(f"a message is not msgpack: {error}") from None
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise other_release("a message is not a map with a type")
-    return message
+    return data
 
 
 class Inbox:
-    """What has come of messages on a connection. most: bytes that one of them may have."""
+    """What has come of messages on a connection. Both methods raise ProtocolError for what no `pack` makes.
+
+    most: bytes that a message may have.
+    """
 
     def __init__(self, most: int = MOST_BYTES) -> None:
-        self._most, self._data = most, bytearray()
-
-    @property
-    def empty(self) -> bool:
-        return not self._data
+        room = most + MOST_AT_ONCE  # The next message may begin in the same read.
+        self._unpacker = msgpack.Unpacker(max_buffer_size=room, max_array_len=most // _LEAST_ENTRY)
 
     def add(self, data: bytes) -> None:
-        self._data += data
+        try:
+            self._unpacker.feed(data)
+        except msgpack.BufferFull:
+            raise other_release("a message has more bytes than are allowed") from None
 
     def next(self) -> dict[str, Any] | None:
-        """A message that has come whole. Raises ProtocolError for what no `pack` makes."""
-        if len(self._data) < LENGTH.size:
+        """A message that has come whole."""
+        try:
+            message = self._unpacker.unpack()
+        except msgpack.OutOfData:
             return None
-        (length,) = LENGTH.unpack_from(self._data)
-        if length > self._most:
-            raise other_release(f"a message has {length} bytes, more than the {self._most} that are allowed")
-        end = LENGTH.size + length
-        if len(self._data) < end:
-            return None
-        message = unpack(bytes(self._data[LENGTH.size : end]))
-        del self._data[:end]
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise other_release(f"a message is not msgpack: {error}") from None
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise other_release("a message is not a map with a type")
         return message
 
 

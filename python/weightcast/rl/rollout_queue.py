@@ -24,7 +24,6 @@ from .timeline import Clock, host_identity
 _log = logging.getLogger("weightcast.rl")
 _LAST_WORDS = 1.0  # Seconds for the end to reach everyone.
 _MOST_UNSENT = 2 * protocol.MOST_BYTES
-_MOST_AT_ONCE = 1 << 18  # Bytes that are read in one step.
 
 
 @dataclasses.dataclass(eq=False)
@@ -34,7 +33,6 @@ class _Peer:
     name: str
     role: str
     writer: asyncio.StreamWriter
-    inbox: Inbox = dataclasses.field(default_factory=Inbox)
     heard: float = dataclasses.field(default_factory=time.monotonic)  # When bytes came last.
     item: Item | None = None
     waits_with: int | None = None  # The version with which an engine waits for work.
@@ -46,16 +44,6 @@ class _Peer:
             self.writer.transport.abort()  # It does not read.
         elif not self.writer.is_closing():
             self.writer.write(protocol.pack(message))
-
-    async def receive(self, reader: asyncio.StreamReader) -> dict[str, Any]:
-        """A message. Raises ProtocolError, or EOFError or OSError when the connection has ended."""
-        while (message := self.inbox.next()) is None:
-            more = await reader.read(_MOST_AT_ONCE)
-            if not more:
-                raise EOFError
-            self.heard = time.monotonic()
-            self.inbox.add(more)
-        return message
 
 
 @dataclasses.dataclass(eq=False)
@@ -234,18 +222,20 @@ class RolloutQueue:
 
     async def _listen_to(self, peer: _Peer, reader: asyncio.StreamReader) -> None:
         """Whatever a message does wrong is its sender's fault."""
-        reason = ""
+        inbox, reason = Inbox(), ""
         try:
-            while True:
-                message = await peer.receive(reader)
-                with self._changed:
-                    self._on(peer, message)
-                self._woken.set()
-                await asyncio.sleep(0)  # Others have their turn, and so have heartbeats.
-        except (OSError, EOFError):
-            pass
+            while more := await reader.read(protocol.MOST_AT_ONCE):
+                peer.heard = time.monotonic()
+                inbox.add(more)
+                while (message := inbox.next()) is not None:
+                    with self._changed:
+                        self._on(peer, message)
+                    self._woken.set()
+                    await asyncio.sleep(0)  # Others have their turn, and so have heartbeats.
         except ProtocolError as error:
             reason = str(error)
+        except OSError:
+            pass  # The connection has ended.
         except Exception as error:
             reason = f"its message is malformed: {type(error).__name__}: {error}"
         finally:

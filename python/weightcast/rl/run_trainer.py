@@ -24,7 +24,7 @@ import torch.distributed as dist
 from .. import Trainer, __version__
 from . import checkpoint, checkpoint_folder, devices, models
 from .failures import in_one_line
-from .learner import Learner, linear_decay, make_optimizer
+from .learner import Learner, make_optimizer
 from .publisher import CastPublisher, Changes, Publisher, WaysPublisher
 from .report import Report
 from .rollout_client import RolloutClient
@@ -94,7 +94,7 @@ def _run_loop(place: Place, loop: TrainerLoop) -> None:
         loop.publisher.close()
     if place.options.export_hf:
         tokenizer = getattr(place.loaded.tokenizer, "_tokenizer", None)
-        checkpoint.export_hf(loop.module, tokenizer, place.options.export_hf, place.group)
+        checkpoint.export_hf(loop.learner.policy, tokenizer, place.options.export_hf, place.group)
     else:
         dist.barrier(place.group)
 
@@ -164,7 +164,6 @@ def _make_loop(place: Place, controller: str, timeline: Timeline, **more: Any) -
     def save(iteration: int, version: int) -> None:
         checkpoint.save(place.checkpoints, iteration=iteration, version=version, run_id=run_id, **state)
 
-    decay = linear_decay(options.learning_rate, options.rl_iterations)
     learner = Learner(
         module,
         optimizer,
@@ -173,22 +172,18 @@ def _make_loop(place: Place, controller: str, timeline: Timeline, **more: Any) -
         reference=reference,
         group=group,
         pad=place.loaded.tokenizer.pad,
-        seed=options.seed,
-        learning_rate=decay if options.lr_decay else None,
     )
     wire: torch.dtype = getattr(torch, options.engine_dtype)
     changes = Changes(module, wire, group if options.trainer == "ddp" else None)
     return TrainerLoop(
         options=options,
         rank=place.rank,
-        module=module,
         learner=learner,
         publisher=_make_publisher(place, controller, module, wire, more.get("report")),
         changes=None if options.sync == "none" else changes,
         task=place.task,
         tokenizer=place.loaded.tokenizer,
         timeline=timeline,
-        wire=wire,
         save=save if options.checkpoint_dir else None,
         first=first,
         **more,

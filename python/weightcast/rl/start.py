@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import importlib.util
 import math
 import os
 import pathlib
@@ -19,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from .. import Controller, Error, InvalidArgument, job_token
-from . import checkpoint, checkpoint_folder, collectives, devices, models, tasks
+from . import checkpoint, checkpoint_folder, collectives, devices, models, plots, tasks
 from .collectives import Way
 from .engine import run_engine
 from .options import Options
@@ -137,8 +136,8 @@ def _check_written(options: Options) -> None:
             )
     if options.export_hf:
         checkpoint.check_export(options.export_hf)
-    if options.plots and importlib.util.find_spec("matplotlib") is None:
-        raise InvalidArgument("--plots: matplotlib is not installed; pip install matplotlib")
+    if options.plots:
+        plots.check()
 
 
 def _check_lengths(options: Options, loaded: models.Loaded, task: tasks.Task) -> None:

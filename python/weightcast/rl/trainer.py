@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from .. import Error
 from .engine import digest_of
@@ -31,6 +30,7 @@ from .telemetry import Telemetry
 from .timeline import Timeline
 
 _log = logging.getLogger("weightcast.rl")
+_ANY = 1 << 60  # No version is newer.
 
 
 @dataclass
@@ -43,14 +43,12 @@ class TrainerLoop:
 
     options: Options
     rank: int
-    module: nn.Module  # As it is registered: with DDP's or FSDP2's wrapping.
     learner: Learner
     publisher: Publisher
     task: Task
     tokenizer: Tokenizer
     timeline: Timeline
-    wire: torch.dtype = torch.float32  # The engines' dtype.
-    changes: Changes | None = None  # Of the module; None: weights go nowhere.
+    changes: Changes | None = None  # Of the policy; None: weights go nowhere.
     queue: RolloutQueue | None = None
     client: RolloutClient | None = None
     report: Report | None = None
@@ -156,24 +154,31 @@ class TrainerLoop:
         oldest = newest
         if options.mode == "async":
             oldest = max(0, newest - options.max_staleness * options.sync_every)
-        items: list[Item] = []
-        for rank in range(options.num_training):
-            share = self._prompts(iteration, rank)
-            for begin in range(0, len(share), size := options.prompts_of_item):
-                number = len(items)
-                items.append(
-                    Item(
-                        iteration=iteration,
-                        number=number,
-                        trainer=rank,
-                        prompts=[self.tokenizer.encode(text) for text in share[begin : begin + size]],
-                        samples=options.samples,
-                        seed=item_seed(options.seed, "rollout", iteration, number),
-                        oldest=oldest,
-                        newest=newest if options.mode == "sync" else 1 << 60,
-                    )
-                )
+            newest = _ANY
+        batches = (
+            (rank, prompts)
+            for rank in range(options.num_training)
+            for prompts in self._encoded(self._prompts(iteration, rank), options.prompts_of_item)
+        )
+        items = [
+            Item(
+                iteration=iteration,
+                number=number,
+                trainer=rank,
+                prompts=prompts,
+                samples=options.samples,
+                seed=item_seed(options.seed, "rollout", iteration, number),
+                oldest=oldest,
+                newest=newest,
+            )
+            for number, (rank, prompts) in enumerate(batches)
+        ]
         self.queue.offer(items)
+
+    def _encoded(self, texts: list[str], size: int) -> Iterator[list[list[int]]]:
+        """So many together."""
+        tokens = [self.tokenizer.encode(text) for text in texts]
+        return (tokens[begin : begin + size] for begin in range(0, len(tokens), size))
 
     def _prompts(self, iteration: int, rank: int) -> list[str]:
         """A trainer's share."""
@@ -245,31 +250,30 @@ class TrainerLoop:
 
     def _digests(self) -> dict[str, str]:
         """Of the gathered parameters, as they are before the publication."""
-        found = whole_tensors(self.module)
+        found = whole_tensors(self.learner.policy)
         if self.rank != 0:
             return {}
-        wire = self.wire
+        wire: torch.dtype = getattr(torch, self.options.engine_dtype)  # What engines hold.
         return {name: digest_of(in_dtype(one, wire)) for name, one in found.items()}
 
     # --- Evaluation and report
 
     def _evaluate(self, iteration: int) -> float | None:
         """The task's judgement of held-out prompts, greedy, by the engines; trainer 0's, None elsewhere."""
-        queue, task, tokenizer = self.queue, self.task, self.tokenizer
+        queue, task = self.queue, self.task
         if queue is None:
             return None
         prompts = task.held_out(self.options.eval_prompts)
         size = -(-len(prompts) // self.options.num_inference)
         mark = -1 - iteration  # Evaluations are counted below the iterations.
-        items = []
-        for begin in range(0, len(prompts), size):
-            tokens = [tokenizer.encode(text) for text in prompts[begin : begin + size]]
-            number = len(items)
-            items.append(Item(mark, number, 0, tokens, 1, 0, self._version, 1 << 60, greedy=True))
+        batches = enumerate(self._encoded(prompts, size))
+        items = [
+            Item(mark, number, 0, one, 1, 0, self._version, _ANY, greedy=True) for number, one in batches
+        ]
         queue.offer(items, first=True)
         results = queue.take(mark, 0, self.options.timeout, self.publisher.check)
         found = [one for item in results for one in item]
-        scores = task.judge(prompts, [tokenizer.decode(one.tokens) for one in found])
+        scores = task.judge(prompts, [self.tokenizer.decode(one.tokens) for one in found])
         mean = sum(scores) / len(scores)
         if self.report is not None and iteration == 0:
             said = f"{mean:.1%} of {len(scores)} held-out prompts right"
