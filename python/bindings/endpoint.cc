@@ -77,7 +77,7 @@ HeldLink Accept(const HeldHost& self, std::optional<double> timeout) {
     throw StatusError(
         {Code::kTimedOut,
          "no peer has connected to this endpoint within the timeout of this call; check that one runs and "
-         "connects to one of its addresses, then accept again"});
+         "connects to an address of this endpoint, then accept again"});
   ThrowIfError(*found);
   return LinkOf(self, std::move(*taken));
 }

@@ -96,7 +96,7 @@ std::pair<uint64_t, uint64_t> RangeOf(const nb::slice& slice, uint64_t length) {
   if (from < 0 || to > size || from > to) {
     throw StatusError({Code::kOutOfBounds, "bytes " + std::to_string(from) + " to " + std::to_string(to) +
                                                " are not inside a region of " + std::to_string(length) +
-                                               " bytes; give bounds from 0 to that"});
+                                               " bytes; give 0 <= start <= stop <= that"});
   }
   return {static_cast<uint64_t>(from), static_cast<uint64_t>(to - from)};
 }

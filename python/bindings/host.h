@@ -39,7 +39,7 @@ std::optional<Status> LookUntil(const char* what, TimePoint deadline, const Look
       if (last && Clock::now() >= deadline) return std::nullopt;
       if (Interrupted()) {
         return Status(Code::kCancelled,
-                      std::string(what) + " was interrupted by a signal; call it again to go on");
+                      std::string(what) + " was interrupted by a signal; repeat the call to go on");
       }
     }
   });

@@ -58,10 +58,10 @@ LandingMode LandingOf(const std::string& name) {
   throw StatusError({Code::kInvalidArgument, "landing is '" + name + "'; allowed: in_place, shadow, loader"});
 }
 
-TensorInfo TensorOf(std::string name, const std::string& dtype, Shape shape) {
+TensorInfo TensorOf(std::string name, const std::string& dtype, Shape shape, const std::string& whose = "") {
   const auto known = DTypeFromName(dtype);
   if (!known)
-    throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype +
+    throw StatusError({Code::kInvalidArgument, whose + "tensor " + name + ": unknown dtype " + dtype +
                                                    "; give a name of the safetensors format, such as BF16"});
   return {std::move(name), *known, std::move(shape)};
 }
@@ -104,13 +104,14 @@ std::vector<DigestTuple> TuplesOf(Digests digests) {
   return tuples;
 }
 
-Digests DigestsOf(std::vector<DigestTuple> tuples) {
+Digests DigestsOf(std::vector<DigestTuple> tuples, const std::string& whose) {
   Digests digests;
   for (auto& [name, dtype, shape, offset, size, digest] : tuples) {
-    TensorInfo tensor = TensorOf(std::move(name), dtype, std::move(shape));
+    TensorInfo tensor = TensorOf(std::move(name), dtype, std::move(shape), whose);
     const auto parsed = TensorDigest::FromString(digest);
     if (!parsed.ok())
-      throw StatusError({Code::kInvalidArgument, "tensor " + tensor.name + ": " + parsed.status().message()});
+      throw StatusError(
+          {Code::kInvalidArgument, whose + "tensor " + tensor.name + ": " + parsed.status().message()});
     digests.push_back(
         {.tensor = std::move(tensor), .box = {std::move(offset), std::move(size)}, .digest = *parsed});
   }
@@ -119,7 +120,8 @@ Digests DigestsOf(std::vector<DigestTuple> tuples) {
 
 StringMap CombineTuples(std::vector<std::vector<DigestTuple>> ranks) {
   std::vector<Digests> digests;
-  for (auto& rank : ranks) digests.push_back(DigestsOf(std::move(rank)));
+  for (auto& rank : ranks)
+    digests.push_back(DigestsOf(std::move(rank), "rank " + std::to_string(digests.size()) + ": "));
   StringMap combined;
   for (const auto& [name, digest] : ValueOrThrow(CombineDigests(digests)))
     combined.emplace(name, digest.ToString());

@@ -180,8 +180,8 @@ class Call:
         flow = self._flows[root]
         if flow.parent != rank:
             raise InvalidArgument(
-                f"rank {rank} and rank {self._rank} send in different orders of the ranks; give the group of "
-                "every rank the same hosts and shape"
+                f"rank {rank} and rank {self._rank} disagree about who reads from whom; make the group with "
+                "the same shape and rendezvous on every rank"
             )
         return flow
 
@@ -208,9 +208,9 @@ class Call:
         rank = flow.parent if not flow.whole else min(flow.children)
         state = f"{flow.here} of {flow.end} bytes from rank {flow.root} are here"
         if flow.whole:
-            state = f"it has not taken all bytes from rank {flow.root}"
+            state = f"rank {rank} has not taken all bytes from rank {flow.root}"
         elif not flow.has_begun:
-            state = "it has not begun the call"
+            state = f"rank {rank} has not begun the call"
         raise TimedOut(
             f"{self._text}: rank {self._rank} has waited for rank {rank}: {state}; "
             f"check that rank {rank} runs, and make a new group with a longer timeout if it is only slow"

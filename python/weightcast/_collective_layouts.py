@@ -86,7 +86,7 @@ class Layouts:
 
     def _make(self, tensors: Sequence[Any], memories: Sequence[Memory], kinds: Sequence[str]) -> Layout:
         starts, regions, owners, at = [], [], [], 0
-        for tensor, memory in zip(tensors, memories, strict=True):
+        for place, (tensor, memory) in enumerate(zip(tensors, memories, strict=True)):
             if memory.nbytes == 0:
                 continue
             starts.append(at)
@@ -95,7 +95,8 @@ class Layouts:
                 memory.address, memory.nbytes, _NOBODY, memory.writable, "read", memory.device
             )
             regions.append(region)
-            owners.append(weakref.ref(_owner_of(tensor), _closing(region) if memory.device >= 0 else None))
+            on_end = _closing(region) if memory.device >= 0 else None
+            owners.append(weakref.ref(_owner_of(tensor, place), on_end))
         self._made += 1
         sizes = ",".join(f"{kind}:{one.nbytes}" for kind, one in zip(kinds, memories, strict=True))
         count = f"{len(memories)} tensor{'' if len(memories) == 1 else 's'}"
@@ -147,22 +148,22 @@ def _dtype_of(tensor: Any) -> str:
     return kind.name if isinstance(kind, np.dtype) else str(kind).removeprefix("torch.")
 
 
-def _owner_of(tensor: Any) -> Any:
+def _owner_of(tensor: Any, place: int) -> Any:
     """What lives as long as the memory does: a tensor's storage, the array that a view is a view of."""
     if not isinstance(tensor, np.ndarray):
         storage = getattr(tensor, "untyped_storage", None)
-        return storage() if storage is not None else _weakly(tensor)
+        return storage() if storage is not None else _weakly(tensor, place)
     while isinstance(tensor.base, np.ndarray):
         tensor = tensor.base
     return tensor
 
 
-def _weakly(buffer: Any) -> Any:
+def _weakly(buffer: Any, place: int) -> Any:
     try:
         weakref.ref(buffer)
     except TypeError:
         raise InvalidArgument(
-            f"this group cannot tell when the memory of a {type(buffer).__name__} in the list is freed; give "
-            "numpy.frombuffer of it, another numpy array, or a torch tensor"
+            f"tensor {place} of the list is a {type(buffer).__name__}, and nobody can tell when its memory "
+            "is freed; give numpy.frombuffer of it, another numpy array, or a torch tensor"
         ) from None
     return buffer

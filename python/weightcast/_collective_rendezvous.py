@@ -53,9 +53,7 @@ def listening_at(address: str, settings: Settings | None) -> Settings:
 
 def check_listens_at(address: str, endpoint: Endpoint) -> None:
     if not any(_port_of(one) == _port_of(address) for one in endpoint.addresses):
-        raise Unavailable(
-            f"the port of {address} is in use; choose another one, or end the program that holds it"
-        )
+        raise Unavailable(f"the port of {address} is in use; choose another, or end its process (ss -ltnp)")
 
 
 def _port_of(address: str) -> int:
@@ -74,7 +72,9 @@ def meet(
         return [me], found
     if not isinstance(rendezvous, str):
         texts = _exchange_of(rendezvous, me)(json.dumps(me).encode())
-        members = _checked([_member(text) for text in texts], me)
+        advice = "give one that returns the bytes of each rank, in the order of the ranks"
+        found_by = (f"the rendezvous returned for rank {rank}" for rank in range(len(texts)))
+        members = _checked([_member(*one, advice) for one in zip(texts, found_by, strict=True)], me)
     elif me.rank == 0:
         members, found = _receive_all(endpoint, me, deadline)
     else:
@@ -98,14 +98,11 @@ def meet(
     return members, found
 
 
-def _member(text: bytes) -> Member:
+def _member(text: bytes, sender: str, advice: str) -> Member:
     try:
         return Member(*json.loads(text))
     except (ValueError, TypeError):
-        raise ProtocolError(
-            f"the rendezvous returned {text[:40]!r}, which no rank has sent; "
-            "give one that returns the bytes of each rank, in the order of the ranks"
-        ) from None
+        raise ProtocolError(f"{sender} {text[:40]!r}, which no rank of a group sends; {advice}") from None
 
 
 def _checked(members: list[Member], me: Member) -> list[Member]:
@@ -120,7 +117,8 @@ def _checked(members: list[Member], me: Member) -> list[Member]:
     for rank, one in enumerate(members):
         if one.rank != rank:
             raise InvalidArgument(
-                f"two processes have rank {one.rank}; give each process its own rank"
+                f"two processes have rank {one.rank}, that at {members[rank - 1].addresses[0]} and that at "
+                f"{one.addresses[0]}; give each process its own rank"
                 if one.rank < rank
                 else f"no process has rank {rank}; start one process for each rank"
             )
@@ -138,7 +136,9 @@ def _receive_all(
         # All of them, also where one is to be refused: so all hear why.
         while len(members) < me.world_size:
             callers.append(endpoint.accept(left_until(deadline)))
-            members.append(_member(callers[-1].take_notice(left_until(deadline))))
+            said = callers[-1].take_notice(left_until(deadline))
+            caller = f"{callers[-1].peer} ({callers[-1].address}) sent"
+            members.append(_member(said, caller, "use one release of weightcast in all processes"))
         ordered = _checked(members, me)
     except Error as error:
         if isinstance(error, TimedOut):
@@ -165,8 +165,7 @@ def _ask_first(endpoint: Endpoint, me: Member, address: str, deadline: float) ->
         except Unavailable as error:
             if left_until(deadline) == 0:
                 raise TimedOut(
-                    f"rank 0 was not found at {address}: {error}; check that rank 0 runs, and that this is "
-                    "its address"
+                    f"rank 0 was not found at {address}, which must be its address: {error}"
                 ) from None
             time.sleep(_RETRY)  # It may not have been started yet.
     first.notify(json.dumps(me).encode(), left_until(deadline))

@@ -53,8 +53,8 @@ def refuse_unused(
             continue
         if taken[name] * ranks < math.prod(shape):
             raise InvalidArgument(
-                f"{name}: {model} takes {taken[name]} of its {math.prod(shape)} elements; check that "
-                "trainers and engine have the same model"
+                f"{name}: {model} takes {taken[name]} of that tensor's {math.prod(shape)} elements; check "
+                "that trainers and engine have the same model"
             )
 
 

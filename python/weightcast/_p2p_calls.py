@@ -87,14 +87,16 @@ def pieces(
     """Of registered memory."""
     if not len(mr_id_v) == len(ptr_v) == len(size_v) == num_iovs:
         raise Misuse(
-            f"{len(mr_id_v)} memories, {len(ptr_v)} addresses and {len(size_v)} sizes for {num_iovs} "
-            "pieces; give num_iovs of each"
+            f"{len(mr_id_v)} memories, {len(ptr_v)} addresses and {len(size_v)} sizes for {num_iovs} pieces; "
+            f"give {num_iovs} of each, or correct num_iovs"
         )
     return list(zip(mr_id_v, ptr_v, size_v, strict=True))
 
 
 def temporary(ptr_v: Sequence[int], size_v: Sequence[int]) -> list[tuple[int, int, int]]:
     """Pieces that are registered for one call."""
+    if len(ptr_v) != len(size_v):
+        raise Misuse(f"{len(ptr_v)} addresses and {len(size_v)} sizes; give one size for each address")
     return pieces([0] * len(ptr_v), ptr_v, size_v, len(size_v))
 
 
@@ -106,16 +108,14 @@ def metas(blobs: Sequence[bytes], num_iovs: int) -> list[bytes]:
         if len(blob) != META_BYTES:
             raise Misuse(
                 f"meta {place} has {len(blob)} bytes and must have exactly {META_BYTES} bytes; give it as "
-                "the peer's advertise returned it"
+                "advertise or advertise_ipc returned it at the peer"
             )
     return [bytes(blob) for blob in blobs]
 
 
-def extent(tensor: Any) -> tuple[int, int]:
-    """Where the bytes of a tensor or an array lie, and how many."""
+def extent(tensor: Any, name: str) -> tuple[int, int]:
+    """Where the bytes of a tensor or an array lie, and how many. name: in errors."""
     if not any(hasattr(tensor, one) for one in ("data_ptr", "ctypes", "__cuda_array_interface__")):
-        raise InvalidArgument(
-            f"a {type(tensor).__name__} is neither a torch tensor nor an array; give one of these"
-        )
-    found = memory_of(tensor)
+        raise InvalidArgument(f"{name} is a {type(tensor).__name__}; give a torch tensor or an array")
+    found = memory_of(tensor, name)
     return found.address, found.nbytes

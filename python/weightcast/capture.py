@@ -163,8 +163,8 @@ def capture(
     except Exception as error:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise InvalidArgument(
-            f"{current}: the engine's loader does not take it ({text}); check that trainers and engine have "
-            "the same model"
+            f"{current or 'before the first tensor'}: the engine's loader failed ({text}); check that "
+            "trainers and engine have the same model"
         ) from error
     return Capture(recorder.landings, recorder.fills)
 
@@ -251,7 +251,7 @@ class _Recorder(TorchDispatchMode):
             return self._like(read, kwargs.get("dtype") or read.dtype, name, shape)
         if not func.is_view:
             raise InvalidArgument(
-                f"{name}: its loader computes with it ({func}), which needs its bytes; {_FOLLOWED}"
+                f"{name}: the model's code computes with it ({func}), which needs its bytes; {_FOLLOWED}"
             )
         return func(*args, **kwargs)
 
@@ -348,12 +348,12 @@ def _no_box(name: str, shape: tuple[int, ...], what: torch.Tensor, target: str) 
     steps = [step for length, step in zip(what.shape, what.stride(), strict=True) if length > 1]
     if steps != sorted(steps, reverse=True):
         return (
-            f"{name}: its loader transposes it for {target}; "
-            "send it as the engine holds it, or train with a model whose checkpoint has it so"
+            f"{name}: the model's code transposes it for {target}; "
+            "send it as the engine holds it, or train a model whose checkpoint has it so"
         )
     return (
-        f"{name}: what its loader takes for {target} is not a box of its {list(shape)}; "
-        "use the engine's own loading"
+        f"{name}: what the model's code takes for {target} is not a box of its shape {list(shape)}; "
+        f"{_ITS_OWN}"
     )
 
 

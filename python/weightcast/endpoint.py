@@ -174,7 +174,7 @@ class Connection:
         peer = self._core.peer
         complaint = (
             f"no notice has come from {peer} ({self.address}) within {timeout} s; "
-            "is it stopped or busy? Wait again"
+            "check that it runs and calls notify, then wait again"
         )
         return await next_of(self._endpoint, peer.incarnation, self._core.try_take_notice, timeout, complaint)
 
@@ -296,7 +296,7 @@ class Endpoint:
 
     async def accept_async(self, timeout: float | None = None) -> Connection:
         complaint = (
-            f"no peer has connected within {timeout} s; does one connect to this endpoint? Accept again"
+            f"no peer has connected within {timeout} s; let one connect to this endpoint, and accept again"
         )
         return self._connection(await next_of(self._core, _ACCEPT, self._core.try_accept, timeout, complaint))
 

@@ -201,8 +201,8 @@ class Endpoint:
         while (found := self._find_local(gpu)) is None:
             if time.monotonic() >= deadline:
                 raise Unavailable(
-                    f"no other endpoint of this user on this host has the GPU {gpu!r}; start its process, or "
-                    "give the GPU that it was made with"
+                    f"in {self._timeout:g} s no other endpoint of this user on this host had GPU {gpu!r}; "
+                    "start its process, or give the GPU that it was made with"
                 )
             time.sleep(_BETWEEN_LOOKS)
         return self._engine.connect_to(found, isinstance(gpu, numbers.Integral), self._timeout)
@@ -246,7 +246,7 @@ class Endpoint:
     def _check_conn(self, conn_id: int) -> None:
         if not self._engine.has_channel(conn_id):
             raise InvalidArgument(
-                f"this endpoint has no connection {conn_id}; use a number that connect or accept returned"
+                f"there is no connection {conn_id}, or it was removed; use what connect or accept returned"
             )
 
     def _find_local(self, gpu: str | int) -> bytes | None:
@@ -429,8 +429,8 @@ class Endpoint:
         `__cuda_array_interface__`."""
         made: list[XferDesc] = []
         try:
-            for tensor in tensor_list:
-                ptr, size = extent(tensor)
+            for place, tensor in enumerate(tensor_list):
+                ptr, size = extent(tensor, f"tensor {place} of the list")
                 mr_id = self._engine.register(ptr, size)
                 made.append(XferDesc(ptr, size, mr_id, meta=self._engine.advertise(mr_id, ptr, size)))
         except Error:
@@ -463,15 +463,14 @@ class Endpoint:
         """
         if len(local_desc_list) != len(remote_desc_list):
             raise Misuse(
-                f"{len(local_desc_list)} local and {len(remote_desc_list)} remote descriptors; "
-                "give as many of each"
+                f"{len(local_desc_list)} local, {len(remote_desc_list)} remote descriptors; give equally many"
             )
         if op_name not in ("read", "write"):
             raise Misuse(f"Invalid op_name: {op_name!r}; allowed: read, write")
         if not self._engine.has_channel(conn_id):
             raise Misuse(
                 f"Invalid conn_id: there is no connection {conn_id}, or it was removed; use a number that "
-                "connect or accept returned"
+                "connect, accept or add_remote_endpoint returned"
             )
         begin = self._engine.read if op_name == "read" else self._engine.write
         here = [(desc.mr_id, desc.addr, desc.size) for desc in local_desc_list]

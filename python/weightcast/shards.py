@@ -214,9 +214,9 @@ def _placements_of(name: str, part: Shard) -> tuple[int, ...]:
             f"{name} has some of shape, mesh and placements, or an offset beside them; give these three "
             "together and no offset"
         )
-    for one in part.placements:
+    for at, one in enumerate(part.placements):
         if one != REPLICATE and (not isinstance(one, int) or one < 0):
-            raise InvalidArgument(f"{name}: a placement is {one!r}; allowed: {REPLICATE!r} or a dimension")
+            raise InvalidArgument(f"{name}: placement {at} is {one!r}; give {REPLICATE!r} or a dimension")
     return tuple(-1 if one == REPLICATE else one for one in part.placements)  # type: ignore[misc]
 
 

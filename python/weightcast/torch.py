@@ -191,7 +191,7 @@ def _refuse_absent(name: str, tensor: Any) -> None:
     """Tensors that have no memory, or that of a flat parameter of which they are not a box."""
     if hasattr(tensor, "ds_id") and tensor.numel() != tensor.ds_numel:
         raise InvalidArgument(
-            f"{name} is partitioned by DeepSpeed ZeRO-3 (this rank has no box of it); register and publish "
+            f"{name} is partitioned by DeepSpeed ZeRO-3 (this rank has a slice of it); register and publish "
             "inside `with deepspeed.zero.GatheredParameters(list(module.parameters())):` and leave it after "
             "wait_sources, or train with ZeRO-2 or FSDP2"
         )
@@ -207,5 +207,5 @@ def _refuse_absent(name: str, tensor: Any) -> None:
     if tensor.numel() > 0 and tensor.data_ptr() == 0:
         raise InvalidArgument(
             f"{name} is a {type(tensor).__name__} without memory of its own: its storage was freed, or it "
-            "wraps other tensors; register those"
+            "wraps other tensors; register it while it has its storage, or the tensors inside"
         )

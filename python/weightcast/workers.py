@@ -44,13 +44,13 @@ def _number(name: str) -> int:
     text = os.environ.get(name)
     if text is None:
         raise InvalidArgument(
-            f"the environment has no {name}; start under torchrun or pass rank and world_size"
+            f"the environment has no {name}; start under torchrun, or use Trainer(rank=..., world_size=...)"
         )
     try:
         return int(text)
     except ValueError:
         raise InvalidArgument(
-            f"{name}={text!r} is not a number; start under torchrun or pass rank and world_size"
+            f"{name}={text!r} is not a number; start under torchrun, or use Trainer(rank=..., world_size=...)"
         ) from None
 
 

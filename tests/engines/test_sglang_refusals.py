@@ -53,8 +53,9 @@ def live_model(model: torch.nn.Module, monkeypatch: Any, selector: str = "all", 
     ],
 )  # fmt: skip
 def test_settings(setting: str, value: Any, monkeypatch: Any) -> None:
-    named = "enable_lora" if setting == "lora_paths" else setting
-    with pytest.raises(wc.InvalidArgument, match=rf"^SGLang's setting {named} .*; start SGLang without it$"):
+    with pytest.raises(
+        wc.InvalidArgument, match=rf"^SGLang's setting {setting} is .*{value}.*; start SGLang without it$"
+    ):
         live_model(OneLayer(UnquantizedLinearMethod), monkeypatch, **{setting: value})
 
 
@@ -68,7 +69,9 @@ def test_a_draft_model(monkeypatch: Any) -> None:
 def test_unknown_quantisation(monkeypatch: Any) -> None:
     offered = {"proj.weight": ("BF16", (4, 4))}
     live_model(OneLayer(UnquantizedLinearMethod), monkeypatch).map(offered)
-    with pytest.raises(wc.InvalidArgument, match="^proj: live landing was not tried with Fp8LinearMethod"):
+    with pytest.raises(
+        wc.InvalidArgument, match="^proj: weightcast has not been tried with Fp8LinearMethod on cpu"
+    ):
         live_model(OneLayer(Fp8LinearMethod), monkeypatch).map(offered)
 
 
@@ -78,7 +81,7 @@ def test_a_loader_that_transposes(monkeypatch: Any) -> None:
             super().load_weights((name, tensor.t()) for name, tensor in weights)
 
     model = Transposing(UnquantizedLinearMethod)
-    with pytest.raises(wc.InvalidArgument, match="^proj.weight: its loader transposes it"):
+    with pytest.raises(wc.InvalidArgument, match="^proj.weight: the model's code transposes it"):
         live_model(model, monkeypatch).map({"proj.weight": ("BF16", (4, 4))})
 
 

@@ -327,12 +327,21 @@ def test_misuse_raises_as_there(pair):
     assert ok
     for wrong, call in (
         ("exactly 64 bytes", lambda: pair.a.write(pair.to_b, mr, pointer, size, meta[1:])),
-        ("for 2 pieces", lambda: pair.a.writev(pair.to_b, [mr], [pointer], [size], [meta], 2)),
+        (
+            "for 2 pieces; give 2 of each",
+            lambda: pair.a.writev(pair.to_b, [mr], [pointer], [size], [meta], 2),
+        ),
         ("2 metas", lambda: pair.a.readv_async(pair.to_b, [mr], [pointer], [size], [meta, meta], 1)),
-        ("2 addresses", lambda: pair.a.regv([pointer, pointer], [size])),
+        ("2 addresses and 1 sizes; give one size", lambda: pair.a.regv([pointer, pointer], [size])),
         ("Invalid op_name", lambda: pair.a.transfer(pair.to_b, "swap", descs, descs)),
-        ("1 local and 0 remote", lambda: pair.a.transfer(pair.to_b, "read", descs, [])),
-        ("neither a torch tensor", lambda: pair.a.register_memory([b"bytes"])),
+        (
+            "1 local, 0 remote descriptors; give equally many",
+            lambda: pair.a.transfer(pair.to_b, "read", descs, []),
+        ),
+        (
+            "tensor 0 of the list is a bytes; give a torch tensor",
+            lambda: pair.a.register_memory([b"bytes"]),
+        ),
     ):
         with pytest.raises(RuntimeError, match=wrong):
             call()

@@ -246,11 +246,11 @@ def test_other_options_are_named(saved: pathlib.Path):
     _refused(
         lambda: checkpoint_folder.check(saved, other),
         "of another run",
-        "algorithm 'ppo' there, 'grpo' here",
-        "model_name 'tiny' there, 'gpt2' here",
+        "algorithm is 'ppo' in it, 'grpo' now",
+        "model_name is 'tiny' in it, 'gpt2' now",
         "without --resume",
     )
-    _refused(lambda: checkpoint_folder.check(saved, {**OPTIONS, "seed": 1}), "seed None there, 1 here")
+    _refused(lambda: checkpoint_folder.check(saved, {**OPTIONS, "seed": 1}), "seed is None in it, 1 now")
 
 
 def test_another_model_is_refused(saved: pathlib.Path):

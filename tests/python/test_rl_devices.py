@@ -80,7 +80,7 @@ def test_cuda_where_torch_sees_none_is_refused_in_one_line(gpus):
     gpus(0)
     for arguments in (["--device", "cuda"], ["--trainer_devices", "0"]):
         with pytest.raises(
-            InvalidArgument, match="needs a GPU, and torch .* sees none here: .* --device cpu"
+            InvalidArgument, match="needs a GPU, and torch .* sees none in this process: .* --device cpu"
         ):
             devices.check(parse(arguments))
     devices.check(parse(["--device", "cpu"]))

@@ -118,15 +118,15 @@ def test_a_run_goes_on_only_with_the_same_items_and_learning_rates(place, tmp_pa
     save(tmp_path / "a", 2, num_training=1, num_inference=1)
     go_on = {"checkpoint_dir": str(tmp_path / "a"), "resume": True, "num_training": 1}
     place(**go_on, num_inference=1, rl_iterations=20)
-    with pytest.raises(InvalidArgument, match="rollouts_per_gpu x num_inference 8 there, 16 here"):
+    with pytest.raises(InvalidArgument, match="rollouts_per_gpu x num_inference is 8 in it, 16 now"):
         place(**go_on, num_inference=2, item_prompts=8)
-    with pytest.raises(InvalidArgument, match="item_prompts 8 there, 4 here"):
+    with pytest.raises(InvalidArgument, match="item_prompts is 8 in it, 4 now"):
         place(**go_on, num_inference=2, rollouts_per_gpu=4)
     place(**go_on, num_inference=2, rollouts_per_gpu=4, item_prompts=8)
     save(tmp_path / "b", 2, lr_decay=True, rl_iterations=10)
     go_on = {"checkpoint_dir": str(tmp_path / "b"), "resume": True}
     place(**go_on, lr_decay=True, rl_iterations=10)
-    with pytest.raises(InvalidArgument, match="rl_iterations 10 there, 20 here"):
+    with pytest.raises(InvalidArgument, match="rl_iterations is 10 in it, 20 now"):
         place(**go_on, lr_decay=True, rl_iterations=20)
 
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_written_is_seen_before_training(place, tmp_path, monkeyp
     place(export_hf=str(tmp_path / "empty"))
     assert not (tmp_path / "a").exists()
     for name in ("checkpoint_dir", "export_hf", "plots"):
-        with pytest.raises(InvalidArgument, match="cannot be written: .*/file is not a folder"):
+        with pytest.raises(InvalidArgument, match=f"--{name}: .* cannot be written: .*/file is not a folder"):
             place(**{name: str(tmp_path / "file" / "a" / "b")})
     for name in ("other", "file"):
         with pytest.raises(InvalidArgument, match=f"{name} is not a transformers folder"):

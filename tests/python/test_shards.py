@@ -158,8 +158,8 @@ def test_ranks_of_one_layout_have_equal_bytes():
         (placed(0, size=2), r"x: the array has the shape \[2, 4\], but .* this rank \[4, 4\]"),
         (placed(0, placements=[0, 1]), "x has 2 placements on a mesh of 1"),
         (placed(0, placements=[5]), "x of 2 dimensions is cut along dimension 5"),
-        (placed(0, placements=["shard"]), "x: a placement is 'shard'"),
-        (placed(0, placements=[-1]), "x: a placement is -1"),
+        (placed(0, placements=["shard"]), "x: placement 0 is 'shard'"),
+        (placed(0, placements=[-1]), "x: placement 0 is -1"),
         (placed(0, placements=None), "x has some of shape, mesh and placements, or an offset beside them"),
         (placed(0, offset=(0, 0)), "x has some of shape, mesh and placements, or an offset beside them"),
         (

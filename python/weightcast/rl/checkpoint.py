@@ -56,7 +56,8 @@ def save(
     whole = torch.nn.ModuleDict(dict(modules))
     state = _state(whole, optimizers, _rank(group))
     try:
-        with _torch_errors(f"checkpoint {path} could not be written", Error):
+        what = f"checkpoint {path} could not be written"
+        with _torch_errors(what, Error, "; make room and allow writing there, or see each trainer's log"):
             dcp.save(state, checkpoint_id=path, process_group=group)
     except Error as error:
         # Every trainer has said that it failed: what is there only takes up room. After a death others may

@@ -71,13 +71,13 @@ def find(path: str | pathlib.Path) -> pathlib.Path:
         path = path.resolve()  # So that its parent is the folder of checkpoints.
         if not (path / COMPLETE).exists():
             raise InvalidArgument(
-                f"checkpoint {path} is not complete; resume from the folder above it instead"
+                f"checkpoint {path} is not complete; give --checkpoint_dir {path.parent} for a complete one"
             )
         return path
     found = latest(path)
     if found is None:
         raise InvalidArgument(
-            f"{path} has no complete checkpoint; start without --resume, or name another folder"
+            f"{path} has no complete checkpoint; start without --resume, or name another --checkpoint_dir"
         )
     return found
 
@@ -85,7 +85,7 @@ def find(path: str | pathlib.Path) -> pathlib.Path:
 def check_new(folder: str | pathlib.Path) -> None:
     """`InvalidArgument` if a new run would write its checkpoints among those of another."""
     if found := latest(folder):
-        raise InvalidArgument(f"{folder} has {found.name} of a run; --resume it, or name another folder")
+        raise InvalidArgument(f"--checkpoint_dir {folder} has {found.name}; --resume it, or name another")
 
 
 def check(path: str | pathlib.Path, options: Mapping[str, Any] | None = None) -> Complete:
@@ -105,7 +105,7 @@ def check(path: str | pathlib.Path, options: Mapping[str, Any] | None = None) ->
         theirs, ours = complete.options, json.loads(json.dumps(options))  # As they would come back.
         names = sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name))
         if names:
-            what = ", ".join(f"{one} {theirs.get(one)!r} there, {ours.get(one)!r} here" for one in names)
+            what = ", ".join(f"{one} is {theirs.get(one)!r} in it, {ours.get(one)!r} now" for one in names)
             raise InvalidArgument(
                 f"checkpoint {path} is of another run: {what}; start with the options "
                 "of the checkpoint, or without --resume"
@@ -140,7 +140,7 @@ def finish(path: pathlib.Path, complete: Complete, keep: int) -> None:
     missing = [rank for rank in range(complete.world_size) if str(rank) not in parts]
     if missing:
         raise Error(
-            f"checkpoint {path} lacks the part of trainer {missing[0]}; all trainers must share the folder"
+            f"checkpoint {path} has no files of trainer {missing[0]}; trainers must share --checkpoint_dir"
         )
     files = {one.name: one.stat().st_size for one in sorted(path.iterdir())}
     synchronise(path)

@@ -41,8 +41,8 @@ def check(options: Options) -> None:
     """Raises InvalidArgument where the options want a GPU and torch sees none."""
     if options.on_gpu and not torch.cuda.is_available():
         raise InvalidArgument(
-            f"--device cuda needs a GPU, and torch {torch.__version__} sees none here: look at nvidia-smi "
-            "and CUDA_VISIBLE_DEVICES, install a torch with CUDA, or use --device cpu"
+            f"--device cuda needs a GPU, and torch {torch.__version__} sees none in this process: look at "
+            "nvidia-smi and CUDA_VISIBLE_DEVICES, install a torch with CUDA, or use --device cpu"
         )
 
 
@@ -54,13 +54,13 @@ def _gpu(options: Options, role: str, number: int, of: int, behind: int = 0) -> 
     if named and len(named) < of:
         raise InvalidArgument(
             f"--{name} {text} names {len(named)}, and this host has {of} {role}s: "
-            "name one for each, and one several times where they share it"
+            "name one for each, and the same several times where they share it"
         )
     gpu = named[number] if named else behind + number
     if gpu >= count:
         raise InvalidArgument(
             f"there is no GPU {gpu} for {role} {number} of this host: torch sees {count}, from 0 on; "
-            f"name others with --{name}, one several times where they share it"
+            f"name others with --{name}, the same several times where they share it"
         )
     return torch.device("cuda", gpu)
 

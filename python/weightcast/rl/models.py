@@ -145,14 +145,14 @@ def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0, random
     if name in _ONLY_BUILT_IN or random:
         if name not in BUILT_IN:
             raise InvalidArgument(
-                f"--random_weights: {name} is not built in; choose one of {', '.join(BUILT_IN)}"
+                f"--random_weights: {name} is not built in; choose a --model_name of {', '.join(BUILT_IN)}"
             )
         return Loaded(_random(BUILT_IN[name](), dtype, seed), ByteTokenizer(), "random")
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _from_folder(folder, dtype)
     if name.startswith((".", "/", "~")):
-        raise InvalidArgument(f"there is no folder {name}; give one with config.json and model.safetensors")
+        raise InvalidArgument(f"--model_name: there is no folder {name}; give one that save_pretrained wrote")
     return _from_hub(name, dtype)
 
 
@@ -193,8 +193,8 @@ def _ready(model: PreTrainedModel) -> PreTrainedModel:
     """Without dropout: the probabilities of training are to be those of generation."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise InvalidArgument(
-            f"a {model.config.model_type} gives no logits of chosen tokens (logits_to_keep); take a causal "
-            "language model such as gpt2, llama, mistral, qwen2, qwen3 or gpt_neox"
+            f"--model_name: models of type {model.config.model_type} have no logits_to_keep, which training "
+            "needs; take a causal language model such as gpt2, llama, mistral, qwen2, qwen3 or gpt_neox"
         )
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -284,7 +284,7 @@ def _from_hub(name: str, dtype: torch.dtype) -> Loaded:
         raise InvalidArgument(f"{name} cannot be loaded from {hub} ({_one_line(error)}); {remedy}") from None
     folder = Path(found)
     if not any(folder.glob("*.safetensors")):
-        raise InvalidArgument(f"{name} on {hub} has no safetensors; {remedy}")
+        raise InvalidArgument(f"{name} on {hub} has no safetensors; take a model that has them")
     return replace(_from_folder(folder, dtype), origin="hub")
 
 

@@ -118,8 +118,8 @@ class Iteration:
             return cls(**found)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
-                f"{folder / ITERATIONS} has an iteration that cannot be read ({type(error).__name__}: "
-                f"{error}): the file was changed, or is of another release; name another folder"
+                f"{folder / ITERATIONS}: iteration {entry.get('iteration')} cannot be read ({error!r}): "
+                "the file was changed, or is of another release; name another folder"
             ) from None
 
     def scalars(self) -> dict[str, float]:
@@ -155,7 +155,7 @@ def read_timeline(folder: pathlib.Path) -> list[dict[str, Any]]:
 def check_folder(folder: str | pathlib.Path, resume: bool) -> None:
     """`InvalidArgument` if a new run would write into the report of another."""
     if not resume and read_lines(pathlib.Path(folder) / ITERATIONS):
-        raise InvalidArgument(f"{folder} has the report of a run; name another folder, or --resume that run")
+        raise InvalidArgument(f"{folder} has the report of a run; name another --output, or --resume it")
 
 
 class Report:

@@ -126,12 +126,13 @@ def _place(options: Options, loaded: models.Loaded) -> Place:
 def _check_written(options: Options) -> None:
     """Of what is written after training has begun, as much as can be seen before."""
     export = options.export_hf and os.path.dirname(os.path.abspath(options.export_hf))
-    for folder in filter(None, (options.checkpoint_dir, export, options.plots)):
+    folders = {"checkpoint_dir": options.checkpoint_dir, "export_hf": export, "plots": options.plots}
+    for name, folder in ((name, folder) for name, folder in folders.items() if folder):
         path = pathlib.Path(folder).absolute()
         there = next(one for one in (path, *path.parents) if os.path.exists(one))
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
             raise InvalidArgument(
-                f"{folder} cannot be written: {there} is not a folder that this user may write to; "
+                f"--{name}: {folder} cannot be written: {there} is not a folder that this user may write to; "
                 "allow writing there, or name another folder"
             )
     if options.export_hf:
@@ -146,7 +147,7 @@ def _check_lengths(options: Options, loaded: models.Loaded, task: tasks.Task) ->
     if longest + options.max_gen_length > positions:
         raise InvalidArgument(
             f"a prompt of {longest} tokens and --max_gen_length {options.max_gen_length} do not fit the "
-            f"{positions} positions of {options.model_name}; generate less, or shorten the prompts"
+            f"{positions} positions of {options.model_name}; lower --max_gen_length, or shorten the prompts"
         )
 
 

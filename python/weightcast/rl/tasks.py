@@ -208,9 +208,9 @@ class FromFile(Task):
         return answer is not None and completion.strip() == answer.strip()
 
     @property
-    def answered(self) -> bool:
-        """Whether every prompt has an answer."""
-        return all(row.get("answer") is not None for row in self._rows.values())
+    def unanswered(self) -> list[str]:
+        """The prompts without an answer."""
+        return [prompt for prompt, row in self._rows.items() if row.get("answer") is None]
 
     def longest(self, length: Callable[[str], int]) -> int:
         return max(map(length, self._rows))
@@ -235,8 +235,8 @@ class UsersReward:
         missing = sorted({one.name for one in more if one.default is one.empty} - set(columns))
         if missing:
             raise InvalidArgument(
-                f"the reward {name} has a parameter '{missing[0]}', which no line of the prompts has; "
-                "it gets prompts, completions and the columns of --prompts"
+                f"the reward {name} has a parameter '{missing[0]}', which no line of --prompts has; "
+                "give that parameter a default, or the lines this key"
             )
 
     def __call__(
@@ -254,9 +254,9 @@ class UsersReward:
                 f"the reward {self._name} returned {len(found)} numbers for {len(prompts)} completions; "
                 "return one for each"
             )
-        if wrong := [one for one in found if not math.isfinite(one)]:
+        if bad := [place for place, one in enumerate(found) if not math.isfinite(one)]:
             raise InvalidArgument(
-                f"the reward {self._name} returned {wrong[0]}, which is not finite; return finite numbers"
+                f"the reward {self._name} gave completion {bad[0]} {found[bad[0]]}; return finite numbers"
             )
         return found
 
@@ -272,9 +272,9 @@ def make(
     task: Task
     if prompts is not None:
         task = FromFile(prompts)
-        if reward is None and not task.answered:
+        if reward is None and (without := task.unanswered):
             raise InvalidArgument(
-                f"{prompts} has lines without an answer; add answers, or give --reward module:function"
+                f"{prompts}: {without[0][:40]!r} has no answer; add answers, or give --reward module:function"
             )
     else:
         task = Sort(digits) if name == "sort" else Text()
@@ -303,7 +303,7 @@ def _row_of(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidArgument(f"{where} is not JSON: {error}; correct that line") from error
     if not isinstance(found, dict) or not isinstance(found.get("prompt"), str) or not found["prompt"]:
-        raise InvalidArgument(f'{where} is not {{"prompt": text, "answer": text}}; correct that line')
+        raise InvalidArgument(f'{where} has no text "prompt"; write {{"prompt": text, "answer": text}} there')
     if not isinstance(found.get("answer"), str | None):
         raise InvalidArgument(f"{where} has an answer that is not a text; correct that line")
     return found

@@ -33,12 +33,12 @@ class Telemetry:
         """Raises ProtocolError for what no engine tells."""
         spans, digests = telemetry.get("spans") or [], telemetry.get("digests") or {}
         if not isinstance(spans, list) or not all(map(well_formed, spans)):
-            raise other_release("its spans are malformed")
+            raise other_release("it sent malformed spans of its timeline")
         if not isinstance(digests, dict) or not all(
             isinstance(version, str) and _VERSION.fullmatch(version) and _are_digests(one)
             for version, one in digests.items()
         ):
-            raise other_release("its digests are malformed")
+            raise other_release("it sent malformed digests of its weights")
         self._report.events(spans)
         with self._changed:
             for span in spans:

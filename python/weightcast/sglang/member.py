@@ -193,12 +193,18 @@ class Member:
 
     def suspend(self) -> None:
         """Before SGLang gives the weights' memory back."""
-        assert self._inference is not None
-        if problem := self._agreed(lambda: self._inference.suspend(self._limit)):
-            raise InvalidArgument(
-                f"the weights' memory cannot be released now ({problem}); try again after the update"
-            )
+        if problem := self._agreed(self._suspend):
+            raise InvalidArgument(f"the weights' memory cannot be released now: {problem}")
         self._asleep = True
+
+    def _suspend(self) -> None:
+        assert self._inference is not None
+        try:
+            self._inference.suspend(self._limit)
+        except InvalidArgument:
+            raise InvalidArgument("an update is under way; release the memory after it") from None
+        except Fenced as error:
+            raise Fenced(str(error).replace("call suspend", "call release_memory_occupation")) from None
 
     def resume(self) -> None:
         args = get_server_args()

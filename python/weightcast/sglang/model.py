@@ -83,7 +83,7 @@ class LiveModel:
                 continue
             if (type(method).__name__, self._runner.device) not in _LIVE:
                 raise InvalidArgument(
-                    f"{path}: live landing was not tried with {type(method).__name__} on "
+                    f"{path}: weightcast has not been tried with {type(method).__name__} on "
                     f"{self._runner.device}; serve the model unquantised, or use SGLang's own update"
                 )
 
@@ -102,16 +102,17 @@ def warn_if_untested(version: str) -> None:
 
 def _refuse_settings(args: Any) -> None:
     refused: Mapping[str, tuple[bool, str]] = {
-        "enable_eplb": (args.enable_eplb, "moves experts between ranks while weights arrive"),
-        "enable_lora": (bool(args.enable_lora or args.lora_paths), "renames the model's layers"),
-        "dp_size": (args.dp_size > 1, "above 1 has not been tried"),
-        "pp_size": (args.pp_size > 1, "above 1 has not been tried"),
-        "cpu_offload_gb": (args.cpu_offload_gb > 0, "moves the parameters between two steps"),
-        "disaggregation_mode": (args.disaggregation_mode != "null", "has not been tried"),
+        "enable_eplb": (args.enable_eplb, "which moves experts between ranks while weights arrive"),
+        "enable_lora": (bool(args.enable_lora), "which renames the model's layers"),
+        "lora_paths": (bool(args.lora_paths), "which renames the model's layers"),
+        "dp_size": (args.dp_size > 1, "and only 1 has been tried"),
+        "pp_size": (args.pp_size > 1, "and only 1 has been tried"),
+        "cpu_offload_gb": (args.cpu_offload_gb > 0, "which moves the parameters between two steps"),
+        "disaggregation_mode": (args.disaggregation_mode != "null", "which has not been tried"),
     }
     for name, (given, why) in refused.items():
-        if given:
-            raise InvalidArgument(f"SGLang's setting {name} {why}; start SGLang without it")
+        if value := given and getattr(args, name):
+            raise InvalidArgument(f"SGLang's setting {name} is {value}, {why}; start SGLang without it")
 
 
 def _refuse_model(updater: Any, model: torch.nn.Module) -> None:

@@ -70,7 +70,7 @@ def commit_group(place: Place, vllm_config: Any) -> dict[str, int] | None:
 def _check_drafter(place: Place, vllm_config: Any, drafter: Any) -> None:
     if getattr(drafter, "model", None) is None:
         raise InvalidArgument(
-            f"trainers of model {place.draft!r} are to update a draft, but there is none here: give "
+            f"WEIGHTCAST_VLLM_DRAFT is {place.draft!r}, but this vLLM has no draft model: unset it, or give "
             "vLLM a --speculative-config with a draft model, and its front end VLLM_PLUGINS=weightcast"
         )
     method = vllm_config.speculative_config.method

@@ -105,7 +105,7 @@ class FrontEnd:
         if self._switching is not None:
             await self._switching
         if not await self._client.reset_prefix_cache(reset_running_requests=True):
-            raise Error("vLLM could not reset its prefix cache; wait until no request runs, and try again")
+            raise Error("vLLM did not reset its prefix cache; see vLLM's log, the next update tries again")
         await self._client.reset_mm_cache()
         await self._client.reset_encoder_cache()
 

@@ -126,6 +126,6 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Returns when this worker has switched; the front end waits for the others."""
         if self._member is None:
             raise InvalidArgument(
-                "weightcast_switch: this worker has not joined; call init_weight_transfer_engine first"
+                "weightcast_switch: this worker is not joined; see its log, and start this vLLM again"
             )
         self._member.switch(timeout, wait_served=False)
