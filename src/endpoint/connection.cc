@@ -151,7 +151,10 @@ Status Connection::State::OnMessage(Message message) {
     case MessageType::kShutdown: {
       const auto why = endpoint::ParseOutcome(message.payload);
       if (!why) return {Code::kProtocol, "it sent a malformed shutdown message"};
-      End({Code::kUnavailable, StrCat("the peer has ended the connection and says: ", why->message())});
+      const bool of_us = why->code() == Code::kProtocol || why->code() == Code::kPeerDead ||
+                         why->code() == Code::kExhausted;  // Where the peer's words speak of "it".
+      End({Code::kUnavailable, StrCat("the peer has ended the connection and says",
+                                      of_us ? " of this process" : "", ": ", why->message())});
       return Status::Ok();
     }
     default:
