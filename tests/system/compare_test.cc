@@ -89,7 +89,7 @@ TEST_P(Compare, ASourceThatChangesIsFoundByName) {
   changing.join();
   engine_thread.join();
   EXPECT_EQ(outcome.code(), Code::kCorrupt) << outcome.ToString();
-  EXPECT_THAT(outcome.message(), HasSubstr("tensor moving here is not what trainer 0"));
+  EXPECT_THAT(outcome.message(), HasSubstr("tensor moving at this rank is not what trainer 0"));
   EXPECT_THAT(outcome.message(), HasSubstr("1 of 2 tensors"));
   EXPECT_EQ(engine->version().number, number - 1);
 

@@ -203,7 +203,7 @@ TEST_F(Impostor, WithAnInferenceTokenNothingIsCommitted) {
     protocol::Hello hello = HelloOf(engine_name_);
     switch (i % 6) {
       case 0:  // A trainer.
-        Refused(kRole, HelloOf(kTrainer, 2), HasSubstr("the token of trainer 2 is for inference"));
+        Refused(kRole, HelloOf(kTrainer, 2), HasSubstr("the token of trainer 0 is for inference"));
         break;
       case 1:  // The engine itself, by what everybody knows of it.
         hello.incarnation = engine_incarnation_;

@@ -190,7 +190,7 @@ TEST_F(CompareOneDevice, OneWrongByteIsFoundByName) {
     engine_thread.join();
   }
   EXPECT_EQ(outcome.code(), Code::kCorrupt) << outcome.ToString();
-  EXPECT_THAT(outcome.message(), HasSubstr("tensor plain here is not what trainer 0"));
+  EXPECT_THAT(outcome.message(), HasSubstr("tensor plain at this rank is not what trainer 0"));
   EXPECT_THAT(outcome.message(), HasSubstr("1 of 4 tensors"));
 }
 
