@@ -82,15 +82,6 @@ Result<TensorDigest> TensorKey::DigestOf(const Box& box, const std::byte* data,
   return sum.digest();
 }
 
-Status DigestSum::Add(int64_t first, std::span<const std::byte> bytes) {
-  if (first < 0 || first > key_.bytes_ || bytes.size() > static_cast<size_t>(key_.bytes_ - first))
-    return {Code::kOutOfBounds,
-            StrCat(bytes.size(), " bytes from byte ", first, " on are not inside tensor '", key_.tensor_.name,
-                   "', which has ", key_.bytes_, " bytes; give bytes inside it")};
-  AddInside(first, bytes);
-  return Status::Ok();
-}
-
 Status DigestSum::AddPiece(const Box& box, int64_t offset, std::span<const std::byte> bytes) {
   const TensorInfo& tensor = key_.tensor_;
   WC_RETURN_IF_ERROR(plan::CheckBox(box, tensor));

@@ -143,8 +143,7 @@ void Connector::FailConnecting(const Call& call) {
     call->again = context_.timers.Add(In(kBeforeRetry), [this, call] { StartConnecting(call); });
     return;
   }
-  std::string errors;
-  for (const std::string& error : call->errors) errors += StrCat(errors.empty() ? "" : "; ", error);
+  const std::string errors = Join(call->errors, "; ");
   // What an address says may tell what to do.
   const bool told = call->worst != Code::kUnavailable || errors.find("check ") != std::string::npos;
   Resolve(call,

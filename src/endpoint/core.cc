@@ -52,10 +52,9 @@ Result<Created> CreateTransports(const EndpointOptions& options, Factories facto
     const auto found =
         std::find_if(factories.begin(), factories.end(), [&](const auto& f) { return f.name == name; });
     if (found == factories.end()) {
-      std::string names;
-      for (const auto& factory : factories) names += StrCat(names.empty() ? "" : ", ", factory.name);
       return Status(Code::kInvalidArgument,
-                    StrCat("setting transport has '", name, "', which is not a transport; allowed: ", names));
+                    StrCat("setting transport has '", name, "', which is not a transport; allowed: ",
+                           Join(factories, ", ", &transport::TransportFactory::name)));
     }
     WC_RETURN_IF_ERROR(AddTransport(*found, options, poller, created));
   }

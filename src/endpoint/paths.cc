@@ -248,10 +248,8 @@ void Paths::Choose(size_t index) {
 void Paths::Fail() {
   if (stage_ >= Stage::kChosen) return;
   stage_ = Stage::kOver;
-  std::string reasons;
-  for (const Path& path : paths_) {
-    reasons += StrCat(reasons.empty() ? "" : "; ", path.name, ": ", path.reason);
-  }
+  const std::string reasons =
+      Join(paths_, "; ", [](const Path& path) { return StrCat(path.name, ": ", path.reason); });
   hooks_.failed({Code::kUnavailable,
                  StrCat("no transport reaches ", peer_.label,
                         reasons.empty() ? "; allow the same transports on both sides (setting transport)"

@@ -79,18 +79,6 @@ Status CheckBox(const Box& box, const TensorInfo& tensor) {
 
 int64_t ElementsOf(const Box& box) { return weightcast::ElementsOf(box.size); }
 
-std::optional<Box> Intersect(const Box& a, const Box& b) {
-  Box shared = a;
-  for (size_t d = 0; d < a.offset.size(); ++d) {
-    const int64_t begin = std::max(a.offset[d], b.offset[d]);
-    const int64_t end = std::min(a.offset[d] + a.size[d], b.offset[d] + b.size[d]);
-    if (begin >= end) return std::nullopt;
-    shared.offset[d] = begin;
-    shared.size[d] = end - begin;
-  }
-  return shared;
-}
-
 bool Contains(const Box& outer, const Box& inner) {
   for (size_t d = 0; d < outer.offset.size(); ++d) {
     if (inner.offset[d] < outer.offset[d]) return false;

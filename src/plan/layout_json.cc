@@ -89,16 +89,11 @@ Result<int> ReadNumber(const Json& json, const char* key, int limit, int absent)
 }
 
 Status CheckMembers(const Json& json, std::initializer_list<std::string_view> known) {
-  const auto allowed = [&] {
-    std::string names;
-    for (const std::string_view name : known) names += StrCat(names.empty() ? "" : ", ", name);
-    return names;
-  };
-  if (!json.is_object()) return InvalidArgument(StrCat("it must be an object with ", allowed()));
+  if (!json.is_object()) return InvalidArgument(StrCat("it must be an object with ", Join(known, ", ")));
   for (const auto& member : json.items()) {
     if (std::find(known.begin(), known.end(), member.key()) == known.end())
       return InvalidArgument(
-          StrCat("unknown member '", member.key().substr(0, 64), "'; allowed: ", allowed()));
+          StrCat("unknown member '", member.key().substr(0, 64), "'; allowed: ", Join(known, ", ")));
   }
   return Status::Ok();
 }

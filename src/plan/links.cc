@@ -17,14 +17,6 @@ namespace {
 
 constexpr size_t kNamesShown = 10;
 
-/// "'a', 'b' and 7 more".
-std::string ListNames(const std::vector<std::string>& names) {
-  std::string out;
-  for (size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) out += (i > 0 ? ", " : "") + names[i];
-  if (names.size() > kNamesShown) out += StrCat(" and ", names.size() - kNamesShown, " more");
-  return out;
-}
-
 std::string Count(size_t count, std::string_view noun) {
   return StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
@@ -280,8 +272,8 @@ Status Resolver::CheckFuse(const Fuse& fuse, int destination, const std::vector<
     shapes.push_back(StrCat("'", from.name, "' ", ToString(from.shape)));
   }
   if (fits && sum == to.shape[static_cast<size_t>(fuse.dim)]) return Status::Ok();
-  return InvalidArgument(StrCat("the fusion of ", ListNames(shapes), " along dimension ", fuse.dim,
-                                " cannot make '", to.name, "' ", ToString(to.shape),
+  return InvalidArgument(StrCat("the fusion of ", JoinSome(shapes, kNamesShown), " along dimension ",
+                                fuse.dim, " cannot make '", to.name, "' ", ToString(to.shape),
                                 "; correct the rule or the shapes"));
 }
 
@@ -298,10 +290,11 @@ Status Resolver::CheckFusedWhole(size_t rule, int destination, const std::vector
   const auto cut = FindCut(inference_, destination, fusion);
   if (!cut) return Status::Ok();
   return InvalidArgument(
-      StrCat("rule ", rule + 1, " fuses ", ListNames(names), " into '", this->destination(destination).name,
-             "' along dimension ", dim, ", which inference rank ", cut->rank, " holds only in part (",
-             ToString(cut->box), "): its rows of each are not known; register on every rank its parts of ",
-             ListNames(names), " as several shards of '", this->destination(destination).name,
+      StrCat("rule ", rule + 1, " fuses ", JoinSome(names, kNamesShown), " into '",
+             this->destination(destination).name, "' along dimension ", dim, ", which inference rank ",
+             cut->rank, " holds only in part (", ToString(cut->box),
+             "): its rows of each are not known; register on every rank its parts of ",
+             JoinSome(names, kNamesShown), " as several shards of '", this->destination(destination).name,
              "', each with its own box, or its views of them under these names or renamed"));
 }
 
@@ -381,12 +374,13 @@ Status Resolver::CheckPartners() const {
   if (alone_.empty() && hungry.empty()) return Status::Ok();
   std::string message;
   if (!alone_.empty()) {
-    message = StrCat(Count(alone_.size(), "tensor"),
-                     " of the trainers without a partner on the inference side: ", ListNames(alone_));
+    message =
+        StrCat(Count(alone_.size(), "tensor"),
+               " of the trainers without a partner on the inference side: ", JoinSome(alone_, kNamesShown));
   }
   if (!hungry.empty()) {
     message += StrCat(message.empty() ? "" : "; ", Count(hungry.size(), "tensor"),
-                      " of the inference side that no trainer sends: ", ListNames(hungry));
+                      " of the inference side that no trainer sends: ", JoinSome(hungry, kNamesShown));
   }
   return InvalidArgument(
       message +

@@ -102,12 +102,10 @@ std::vector<std::string> PresetNames() {
 }
 
 Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype) {
-  std::string known;
-  for (const auto& [preset, make] : kPresets) {
+  for (const auto& [preset, make] : kPresets)
     if (name == preset) return make(dtype);
-    known += StrCat(known.empty() ? "" : ", ", preset);
-  }
-  return Status(Code::kInvalidArgument, StrCat("no preset model is named '", name, "'; there are ", known));
+  return Status(Code::kInvalidArgument,
+                StrCat("no preset model is named '", name, "'; there are ", Join(PresetNames(), ", ")));
 }
 
 UnfusedModel Unfuse(std::span<const TensorInfo> tensors) {

@@ -60,12 +60,6 @@ bool FindAtPlace(std::span<const MeshDim> mesh, std::span<const int> place, cons
   return std::find(box.size.begin(), box.size.end(), 0) == box.size.end();
 }
 
-int Pattern::ranks() const {
-  int product = 1;
-  for (const MeshDim& dim : mesh) product *= dim.size;
-  return product;
-}
-
 int Pattern::last_rank() const {
   int rank = first_rank;
   for (const MeshDim& dim : mesh) rank += (dim.size - 1) * dim.stride;

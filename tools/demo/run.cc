@@ -258,8 +258,7 @@ Result<DemoReport> Director::Run() {
   for (int64_t version = 1; version <= options_.versions; ++version)
     WC_RETURN_IF_ERROR(Publish(version, report));
   WC_RETURN_IF_ERROR(EndAll());
-  for (const std::string& name : transports_)
-    report.transport += (report.transport.empty() ? "" : "+") + name;
+  report.transport = Join(transports_, "+");
   return report;
 }
 

@@ -37,14 +37,11 @@ std::string VerdictText(const Json& update) {
 }
 
 std::string CostsText(const Json& segment) {
-  std::string text;
-  for (const Json& cost : segment.at("costs")) {
+  return Join(segment.at("costs"), ", ", [](const Json& cost) {
     const auto worker = cost.at("worker").get<std::string>();
-    text +=
-        StrCat(text.empty() ? "" : ", ", cost.at("cause").get<std::string>(), " ",
-               Decimal(cost.at("seconds").get<double>(), 4), worker.empty() ? "" : StrCat(" (", worker, ")"));
-  }
-  return text;
+    return StrCat(cost.at("cause").get<std::string>(), " ", Decimal(cost.at("seconds").get<double>(), 4),
+                  worker.empty() ? "" : StrCat(" (", worker, ")"));
+  });
 }
 
 std::string OneText(const Json& update) {

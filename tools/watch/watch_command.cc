@@ -45,8 +45,7 @@ class Selection {
     for (const std::string& name : names_) {
       if (std::ranges::any_of(reading.devices, [&](const Device& one) { return Is(one.name, name); }))
         continue;
-      std::string all;
-      for (const Device& one : reading.devices) all += (all.empty() ? "" : ", ") + one.name;
+      const std::string all = Join(reading.devices, ", ", &Device::name);
       return {Code::kInvalidArgument,
               StrCat("no device with traffic counters is called '", name,
                      all.empty() ? "'; this machine has none" : "'; name one of these: ", all,

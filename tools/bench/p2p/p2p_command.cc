@@ -42,11 +42,10 @@ Result<P2pCase> ParseSize(const std::string& text) {
 
 Status CheckKnown(std::string_view option, const std::vector<std::string>& given,
                   std::initializer_list<std::string_view> allowed) {
-  std::string names;
-  for (const std::string_view name : allowed) names += StrCat(names.empty() ? "" : ", ", name);
   for (const std::string& one : given)
     if (std::find(allowed.begin(), allowed.end(), one) == allowed.end())
-      return {Code::kInvalidArgument, StrCat(option, ": '", one, "' is not allowed; allowed: ", names)};
+      return {Code::kInvalidArgument,
+              StrCat(option, ": '", one, "' is not allowed; allowed: ", Join(allowed, ", "))};
   return Status::Ok();
 }
 
