@@ -12,6 +12,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "weightcast/status.h"
+
 namespace weightcast {
 
 /// One part of what StrCat joins. It only refers to a text, so it lives no longer than the call.
@@ -44,6 +46,12 @@ class StrPart {
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   return Concatenate({StrPart(parts)...});
+}
+
+/// Why a call failed, in the words that StrCat makes of `parts`.
+template <typename... Parts>
+Status Error(Code code, const Parts&... parts) {
+  return {code, Concatenate({StrPart(parts)...})};
 }
 
 /// What `text` makes of each element of `range` (something for StrCat), with `between` between each two.

@@ -87,10 +87,10 @@ void Connector::GiveUp(const Call& call) {
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat("; ", error);
   Resolve(call,
-          {Code::kTimedOut, StrCat("no connection to ", Named(call->expected), addresses,
-                                   " within the timeout of this call; check that it runs, its address and "
-                                   "the firewall",
-                                   errors)},
+          Error(Code::kTimedOut, "no connection to ", Named(call->expected), addresses,
+                " within the timeout of this call; check that it runs, its address and "
+                "the firewall",
+                errors),
           nullptr);
 }
 

@@ -57,8 +57,8 @@ Status StoppedWriters::SetAside(const protocol::UpdateId& update, std::string wr
   }
   if (making_spare_ || memory_ == nullptr) return Status::Ok();
   if (full()) {
-    return {Code::kExhausted, StrCat("stopped writers hold ", kMost, " such buffers already; end them: ",
-                                     Join(quarantine_, ", ", &Buffer::writers))};
+    return Error(Code::kExhausted, "stopped writers hold ", kMost,
+                 " such buffers already; end them: ", Join(quarantine_, ", ", &Buffer::writers));
   }
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());

@@ -66,8 +66,8 @@ std::vector<std::string> ArgumentsOf(const DemoOptions& options) {
 Status CheckDevices(const DemoOptions& options) {
   const auto check = [&options](std::string_view flag, const std::vector<std::string>& devices) -> Status {
     if (!devices.empty() && options.memory == "host")
-      return {Code::kInvalidArgument,
-              StrCat(flag, " is for --memory cuda, cuda-pages or mixed; add one of them")};
+      return Error(Code::kInvalidArgument, flag,
+                   " is for --memory cuda, cuda-pages or mixed; add one of them");
     for (const std::string& text : devices) WC_RETURN_IF_ERROR(ParseDevice(flag, text).status());
     return Status::Ok();
   };

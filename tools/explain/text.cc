@@ -182,8 +182,8 @@ Result<std::string> ParsedUpdates(std::string_view text, const Make& make) {
   try {
     return make(Json::parse(text));
   } catch (const Json::exception& error) {
-    return Status(Code::kProtocol, StrCat("the controller's answer cannot be read (", error.what(),
-                                          "); use the same weightcast on all hosts"));
+    return Error(Code::kProtocol, "the controller's answer cannot be read (", error.what(),
+                 "); use the same weightcast on all hosts");
   }
 }
 

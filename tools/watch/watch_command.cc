@@ -46,10 +46,9 @@ class Selection {
       if (std::ranges::any_of(reading.devices, [&](const Device& one) { return Is(one.name, name); }))
         continue;
       const std::string all = Join(reading.devices, ", ", &Device::name);
-      return {Code::kInvalidArgument,
-              StrCat("no device with traffic counters is called '", name,
-                     all.empty() ? "'; this machine has none" : "'; name one of these: ", all,
-                     name.starts_with("gpu") && !no_nvlink.empty() ? StrCat("; ", no_nvlink) : "")};
+      return Error(Code::kInvalidArgument, "no device with traffic counters is called '", name,
+                   all.empty() ? "'; this machine has none" : "'; name one of these: ", all,
+                   name.starts_with("gpu") && !no_nvlink.empty() ? StrCat("; ", no_nvlink) : "");
     }
     return Status::Ok();
   }
@@ -116,9 +115,8 @@ class WatchCommand : public Command {
   Status Run(const Context& context) override {
     const auto interval = ParseInterval();
     if (!interval)
-      return {Code::kInvalidArgument,
-              StrCat("--interval is '", interval_, "'; it must be a number of seconds in [", kLeastInterval,
-                     ", ", kMostInterval, "]")};
+      return Error(Code::kInvalidArgument, "--interval is '", interval_,
+                   "'; it must be a number of seconds in [", kLeastInterval, ", ", kMostInterval, "]");
     if (program_.empty() != marker_.empty())
       return {Code::kInvalidArgument, "--per-iteration CMD and --marker REGEX belong together; give both"};
     counters::Reader reader(counters::LocalSources());
