@@ -45,8 +45,7 @@ class CliFlags : public Flags {
   void AddChoice(std::string_view name, std::string& value, const std::vector<std::string>& allowed,
                  std::string_view help) override {
     CLI::Option* option = app_.add_option(std::string(name), value, std::string(help));
-    std::string list;
-    for (const std::string& one : allowed) list += (list.empty() ? "" : "|") + one;
+    const std::string list = Join(allowed, "|");
     option->type_name(list)->default_str(value);
     option->check([allowed, list](const std::string& text) {
       if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::string();
@@ -58,9 +57,7 @@ class CliFlags : public Flags {
     CLI::Option* option = app_.add_option(std::string(name), value, std::string(help));
     option->type_name(std::string(type))->delimiter(',');
     option->allow_extra_args(false);
-    std::string list;
-    for (const std::string& one : value) list += (list.empty() ? "" : ",") + one;
-    if (!list.empty()) option->default_str(list);
+    if (!value.empty()) option->default_str(Join(value, ","));
   }
   void AddProgram(std::string_view name, std::vector<std::string>& words, std::string_view help) override {
     // CLI11 gives it those up to the next flag; what stands behind "--" is kept from it.

@@ -44,7 +44,7 @@ Status Acceptor::Begin() {
   WC_ASSIGN_OR_RETURN(poller_, Poller::Create());
   WC_ASSIGN_OR_RETURN(end_, WakeFd::Create());
   spare_ = OpenSpare();
-  if (!spare_.valid()) return {Code::kExhausted, StrCat("cannot make an eventfd: ", ErrnoAndAdvice(errno))};
+  if (!spare_.valid()) return Error(Code::kExhausted, "cannot make an eventfd: ", ErrnoAndAdvice(errno));
   WC_RETURN_IF_ERROR(poller_.Add(end_.fd(), EPOLLIN, kEndKey));
   for (UniqueFd& listener : options_.listeners) listeners_.emplace_back(std::move(listener));
   for (size_t i = 0; i < listeners_.size(); ++i) {

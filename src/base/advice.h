@@ -20,15 +20,18 @@ inline constexpr std::string_view kSameRelease = "; run the same release of weig
 /// Between a peer and what it did wrong.
 inline constexpr std::string_view kBrokeProtocol = " broke the protocol and was disconnected: ";
 
-/// Of what a caller gave; `message` says what is wrong with it and what to do.
-inline Status InvalidArgument(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+/// Of what a caller gave; `parts` say what is wrong with it and what to do.
+template <typename... Parts>
+Status InvalidArgument(const Parts&... parts) {
+  return Error(Code::kInvalidArgument, parts...);
+}
 
 /// A kProtocol error that says to run the same release; `error` itself if it says so, or is of another kind.
 inline Status WithSameRelease(const Status& error) {
   const std::string& text = error.message();
   const auto says = [&](std::string_view advice) { return text.find(advice) != std::string::npos; };
   if (error.code() != Code::kProtocol || says("same release") || says("same weightcast")) return error;
-  return {error.code(), StrCat(text, kSameRelease)};
+  return Error(error.code(), text, kSameRelease);
 }
 
 /// ErrnoText and what to do, of what the system refused to make: a descriptor, memory, a thread or a process.
@@ -37,18 +40,18 @@ std::string ErrnoAndAdvice(int error);
 /// As its user reads it: a kProtocol error of `who`, "the peer (pid 7)" say, with what to do; else `error`.
 inline Status BrokeProtocol(std::string_view who, const Status& error) {
   if (error.code() != Code::kProtocol) return error;
-  return WithSameRelease({error.code(), StrCat(who, kBrokeProtocol, error.message())});
+  return WithSameRelease(Error(error.code(), who, kBrokeProtocol, error.message()));
 }
 
 /// Of a call that its caller's signal or `interrupted` ended. `what`: such as "the wait for an order".
 inline Status InterruptedCall(std::string_view what) {
-  return {Code::kCancelled,
-          StrCat(what, " was interrupted by a signal or by the caller; make the same call again to go on")};
+  return Error(Code::kCancelled, what,
+               " was interrupted by a signal or by the caller; make the same call again to go on");
 }
 
 /// Of a call on `what`, such as "the endpoint", that its user has closed.
 inline Status ClosedHere(std::string_view what) {
-  return {Code::kCancelled, StrCat(what, " was closed by this process; make a new one to go on")};
+  return Error(Code::kCancelled, what, " was closed by this process; make a new one to go on");
 }
 
 }  // namespace weightcast

@@ -17,9 +17,8 @@ auto OrOutOfMemory(std::string_view whose, std::string_view what, const Work& wo
     return work();
   } catch (const std::bad_alloc&) {
   }
-  return Status(Code::kExhausted,
-                StrCat(whose, " is out of memory: ", what, " does not fit into its limit; give ", whose,
-                       " more memory (ulimit -v, its control group, the host)"));
+  return Error(Code::kExhausted, whose, " is out of memory: ", what, " does not fit into its limit; give ",
+               whose, " more memory (ulimit -v, its control group, the host)");
 }
 
 }  // namespace weightcast

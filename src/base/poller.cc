@@ -13,8 +13,7 @@ namespace weightcast {
 Result<WakeFd> WakeFd::Create() {
   WakeFd wake;
   wake.fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake.fd_.valid())
-    return Status(Code::kExhausted, StrCat("cannot make an eventfd: ", ErrnoAndAdvice(errno)));
+  if (!wake.fd_.valid()) return Error(Code::kExhausted, "cannot make an eventfd: ", ErrnoAndAdvice(errno));
   return wake;
 }
 
@@ -33,23 +32,23 @@ Result<Poller> Poller::Create() {
   Poller poller;
   poller.fd_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (!poller.fd_.valid())
-    return Status(Code::kExhausted, StrCat("cannot make an epoll descriptor: ", ErrnoAndAdvice(errno)));
+    return Error(Code::kExhausted, "cannot make an epoll descriptor: ", ErrnoAndAdvice(errno));
   return poller;
 }
 
 Status Poller::Add(int fd, uint32_t events, uint64_t key) const {
   epoll_event event{.events = events, .data = {.u64 = key}};
   if (epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return Status::Ok();
-  return {Code::kExhausted,
-          StrCat("the kernel cannot watch one more descriptor for this process: ", ErrnoText(errno),
-                 "; raise fs.epoll.max_user_watches with sysctl, or give this host more memory")};
+  return Error(Code::kExhausted,
+               "the kernel cannot watch one more descriptor for this process: ", ErrnoText(errno),
+               "; raise fs.epoll.max_user_watches with sysctl, or give this host more memory");
 }
 
 Status Poller::Modify(int fd, uint32_t events, uint64_t key) const {
   epoll_event event{.events = events, .data = {.u64 = key}};
   if (epoll_ctl(fd_.get(), EPOLL_CTL_MOD, fd, &event) == 0) return Status::Ok();
-  return {Code::kInternal, StrCat("cannot change how a descriptor is watched: ", ErrnoText(errno),
-                                  "; please report this as a bug")};
+  return Error(Code::kInternal, "cannot change how a descriptor is watched: ", ErrnoText(errno),
+               "; please report this as a bug");
 }
 
 void Poller::Remove(int fd) const { epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }

@@ -18,8 +18,7 @@ namespace weightcast {
 
 Result<UniqueFd> OpenPidFd(int pid) {
   const auto fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0)
-    return Status(Code::kUnavailable, StrCat("cannot open process ", pid, ": ", ErrnoAndAdvice(errno)));
+  if (fd < 0) return Error(Code::kUnavailable, "cannot open process ", pid, ": ", ErrnoAndAdvice(errno));
   return UniqueFd(fd);
 }
 
@@ -35,10 +34,10 @@ Status CheckDescriptors(size_t wanted) {
     taken.emplace_back(eventfd(0, EFD_CLOEXEC));
     if (taken.back().valid()) continue;
     const int error = errno;
-    return {Code::kExhausted,
-            StrCat("only ", taken.size() - 1, " more files can be opened in this process, and at least ",
-                   wanted, " are needed: ", ErrnoText(error),
-                   "; raise the limit of open files (ulimit -n), which is ", DescriptorLimit())};
+    return Error(Code::kExhausted, "only ", taken.size() - 1,
+                 " more files can be opened in this process, and at least ", wanted,
+                 " are needed: ", ErrnoText(error), "; raise the limit of open files (ulimit -n), which is ",
+                 DescriptorLimit());
   }
   return Status::Ok();
 }

@@ -151,8 +151,7 @@ Status Settings::Set(std::string_view name, std::string_view text) {
   const auto row =
       std::find_if(kTable.begin(), kTable.end(), [&](const auto& info) { return info.name == name; });
   if (row == kTable.end())
-    return {Code::kInvalidArgument,
-            StrCat("no setting is called '", name, "'; use a name of docs/settings.md")};
+    return Error(Code::kInvalidArgument, "no setting is called '", name, "'; use a name of docs/settings.md");
   Settings changed = *this;
   bool parsed = false;
 #define WC_PARSE(type, field, default_value, unit, meaning) \
@@ -161,7 +160,7 @@ Status Settings::Set(std::string_view name, std::string_view text) {
 #undef WC_PARSE
   const std::string_view wanted = parsed ? WhatIsWrong(changed, name) : WhatTypeWants(row->type);
   if (!wanted.empty()) {
-    return {Code::kInvalidArgument, StrCat("setting ", name, " is '", text, "'; allowed: ", wanted)};
+    return Error(Code::kInvalidArgument, "setting ", name, " is '", text, "'; allowed: ", wanted);
   }
   *this = std::move(changed);
   return Status::Ok();
@@ -201,7 +200,7 @@ Result<Settings> Settings::FromEnvironment() {
     }
     if (Status status = settings.Set(row->name, line.substr(std::min(equals + 1, line.size())));
         !status.ok()) {
-      return Status(status.code(), StrCat(variable, ": ", status.message()));
+      return Error(status.code(), variable, ": ", status.message());
     }
   }
   return settings;

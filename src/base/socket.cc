@@ -21,17 +21,16 @@ constexpr std::string_view kDoesItRun = "; check that the process there runs, an
 Status SocketError(std::string_view what, std::string_view advice) {
   const int error = errno;
   const bool exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-  if (exhausted) return {Code::kExhausted, StrCat(what, ": ", ErrnoAndAdvice(error))};
-  return {Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
+  if (exhausted) return Error(Code::kExhausted, what, ": ", ErrnoAndAdvice(error));
+  return Error(Code::kUnavailable, what, ": ", ErrnoText(error), advice);
 }
 
 Result<UniqueFd> NewSocket(const SocketAddress& address) {
   UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // As an address that this host does not have.
   if (!fd.valid() && errno == EAFNOSUPPORT)
-    return Status(Code::kInvalidArgument,
-                  StrCat("cannot make a socket for ", address.ToString(), ": ", ErrnoText(errno),
-                         "; give an IPv4 or IPv6 address, whichever this host has"));
+    return Error(Code::kInvalidArgument, "cannot make a socket for ", address.ToString(), ": ",
+                 ErrnoText(errno), "; give an IPv4 or IPv6 address, whichever this host has");
   if (!fd.valid()) return SocketError("cannot make a socket", "; allow it to this process (seccomp profile)");
   return fd;
 }
@@ -74,10 +73,9 @@ Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog) {
                                        "; give an address of this host, and a port that you may use");
     return errno == EADDRNOTAVAIL ? Status(Code::kInvalidArgument, failure.message()) : failure;
   }
-  return Status(Code::kUnavailable,
-                StrCat("port in use: ", address.ToString(),
-                       ports.low == ports.high ? "" : StrCat(" and every port from ", ports.low),
-                       "; choose another port or end the program that holds it"));
+  return Error(Code::kUnavailable, "port in use: ", address.ToString(),
+               ports.low == ports.high ? "" : StrCat(" and every port from ", ports.low),
+               "; choose another port or end the program that holds it");
 }
 
 void AcceptOnceHeard(int listener) {
@@ -126,17 +124,14 @@ Status ConnectOutcome(int fd, const SocketAddress& to) {
   socklen_t length = sizeof error;
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
   if (error == 0) return Status::Ok();
-  return {Code::kUnavailable,
-          StrCat("cannot connect to ", to.ToString(), ": ", ErrnoText(error), kDoesItRun)};
+  return Error(Code::kUnavailable, "cannot connect to ", to.ToString(), ": ", ErrnoText(error), kDoesItRun);
 }
 
 Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline) {
   WC_ASSIGN_OR_RETURN(auto fd, StartConnect(to));
   if (!WaitFor(fd.get(), POLLOUT, deadline)) {
-    return Status(
-        Code::kTimedOut,
-        StrCat("no answer from ", to.ToString(),
-               " within the time limit; check the address, the firewall and that the process runs"));
+    return Error(Code::kTimedOut, "no answer from ", to.ToString(),
+                 " within the time limit; check the address, the firewall and that the process runs");
   }
   WC_RETURN_IF_ERROR(ConnectOutcome(fd.get(), to));
   return fd;
@@ -193,7 +188,7 @@ Status SendAll(int fd, std::string_view bytes, TimePoint deadline) {
       bytes.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
       if (!WaitFor(fd, POLLOUT, deadline))
-        return {Code::kTimedOut, StrCat("the other process did not read within the time limit", kSeePeer)};
+        return Error(Code::kTimedOut, "the other process did not read within the time limit", kSeePeer);
     } else if (errno != EINTR) {
       return SocketError("cannot send to the other process", kSeePeer);
     }
@@ -208,10 +203,10 @@ Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline) {
       out += got;
       size -= static_cast<size_t>(got);
     } else if (got == 0) {
-      return {Code::kUnavailable, StrCat("the other process closed the connection", kSeePeer)};
+      return Error(Code::kUnavailable, "the other process closed the connection", kSeePeer);
     } else if (errno == EAGAIN) {
       if (!WaitFor(fd, POLLIN, deadline))
-        return {Code::kTimedOut, StrCat("the other process did not answer within the time limit", kSeePeer)};
+        return Error(Code::kTimedOut, "the other process did not answer within the time limit", kSeePeer);
     } else if (errno != EINTR) {
       return SocketError("cannot receive from the other process", kSeePeer);
     }

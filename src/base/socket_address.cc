@@ -28,8 +28,8 @@ Result<SocketAddress> SocketAddress::Parse(std::string_view text) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     if (text.size() > sizeof name.sun_path)
-      return Status(Code::kInvalidArgument, StrCat("the abstract socket '", text, "' has a name of ",
-                                                   text.size() - 1, " bytes; give at most 107"));
+      return Error(Code::kInvalidArgument, "the abstract socket '", text, "' has a name of ", text.size() - 1,
+                   " bytes; give at most 107");
     std::memcpy(name.sun_path + 1, text.data() + 1, text.size() - 1);
     const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
     return SocketAddress(reinterpret_cast<const sockaddr*>(&name), length);
@@ -40,9 +40,8 @@ Result<SocketAddress> SocketAddress::Parse(std::string_view text) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(host_port.host.c_str(), StrCat(host_port.port).c_str(), &hints, &found) != 0) {
-    return Status(
-        Code::kInvalidArgument,
-        StrCat("'", text, "' has no numeric address; write one such as 10.0.0.1:29750 or [::1]:29750"));
+    return Error(Code::kInvalidArgument, "'", text,
+                 "' has no numeric address; write one such as 10.0.0.1:29750 or [::1]:29750");
   }
   const SocketAddress address(found->ai_addr, found->ai_addrlen);
   freeaddrinfo(found);
@@ -106,8 +105,7 @@ void SocketAddress::set_scope(uint32_t interface_index) {
 Result<HostPort> ParseHostPort(std::string_view text) {
   const size_t colon = text.rfind(':');
   const auto bad = [&] {
-    return Status(Code::kInvalidArgument,
-                  StrCat("'", text, "' is not HOST:PORT; write one such as node0:29750"));
+    return Error(Code::kInvalidArgument, "'", text, "' is not HOST:PORT; write one such as node0:29750");
   };
   if (colon == std::string_view::npos || colon == 0) return bad();
   const auto port = ParseNumber<uint16_t>(text.substr(colon + 1));
@@ -117,8 +115,8 @@ Result<HostPort> ParseHostPort(std::string_view text) {
     if (!host.ends_with(']')) return bad();
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string_view::npos) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("'", text, "' has an IPv6 address without brackets; write [", host, "]:", *port));
+    return Error(Code::kInvalidArgument, "'", text, "' has an IPv6 address without brackets; write [", host,
+                 "]:", *port);
   }
   return HostPort{std::string(host), *port};
 }
@@ -129,8 +127,8 @@ Result<std::vector<SocketAddress>> Resolve(const std::string& host, uint16_t por
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(host.c_str(), StrCat(port).c_str(), &hints, &found); error != 0) {
-    return Status(Code::kUnavailable, StrCat("cannot resolve '", host, "': ", gai_strerror(error),
-                                             "; check the name, or write an address"));
+    return Error(Code::kUnavailable, "cannot resolve '", host, "': ", gai_strerror(error),
+                 "; check the name, or write an address");
   }
   std::vector<SocketAddress> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
@@ -190,9 +188,8 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
   WC_ASSIGN_OR_RETURN(SocketAddress address,
                       SocketAddress::Parse(StrCat(text.substr(0, scope), text.substr(end))));
   if (address.family() == AF_UNIX)
-    return Status(
-        Code::kInvalidArgument,
-        StrCat("'", text, "' is the socket of one host; write a network address such as 10.0.0.1:29750"));
+    return Error(Code::kInvalidArgument, "'", text,
+                 "' is the socket of one host; write a network address such as 10.0.0.1:29750");
   std::vector<SocketAddress> addresses;
   if (!address.IsLinkLocal()) {
     addresses.push_back(address);
@@ -204,9 +201,9 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
     addresses.push_back(address);
   }
   if (addresses.empty())
-    return Status(Code::kUnavailable, StrCat(text,
-                                             " is link-local, and no interface of this host has a link-local "
-                                             "address; give one that is routed"));
+    return Error(Code::kUnavailable, text,
+                 " is link-local, and no interface of this host has a link-local "
+                 "address; give one that is routed");
   return addresses;
 }
 
@@ -228,9 +225,8 @@ Result<PortRange> ParsePortRange(std::string_view text) {
   const auto low = ParseNumber<uint16_t>(text.substr(0, dash));
   const auto high = dash == std::string_view::npos ? low : ParseNumber<uint16_t>(text.substr(dash + 1));
   if (!low || !high || *low == 0 || *high < *low) {
-    return Status(
-        Code::kInvalidArgument,
-        StrCat("'", text, "' (setting port_range) is not a port range; write one such as 29800-29899"));
+    return Error(Code::kInvalidArgument, "'", text,
+                 "' (setting port_range) is not a port range; write one such as 29800-29899");
   }
   return PortRange{*low, *high};
 }

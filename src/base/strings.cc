@@ -43,6 +43,11 @@ std::string Concatenate(std::initializer_list<StrPart> parts) {
   return out;
 }
 
+std::string JoinSome(std::span<const std::string> names, size_t most) {
+  if (names.size() <= most) return Join(names, ", ");
+  return StrCat(Join(names.first(most), ", "), " and ", names.size() - most, " more");
+}
+
 /// By fmt: the tables with which std::to_chars does so take 0.1 MB of each program.
 std::string Decimal(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
 

@@ -4,11 +4,15 @@
 #include <charconv>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+
+#include "weightcast/status.h"
 
 namespace weightcast {
 
@@ -43,6 +47,27 @@ template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   return Concatenate({StrPart(parts)...});
 }
+
+/// Why a call failed, in the words that StrCat makes of `parts`.
+template <typename... Parts>
+Status Error(Code code, const Parts&... parts) {
+  return {code, Concatenate({StrPart(parts)...})};
+}
+
+/// What `text` makes of each element of `range` (something for StrCat), with `between` between each two.
+template <typename Range, typename Text = std::identity>
+std::string Join(const Range& range, std::string_view between, const Text& text = {}) {
+  std::string out;
+  std::string_view before;
+  for (const auto& each : range) {
+    out += StrCat(before, std::invoke(text, each));
+    before = between;
+  }
+  return out;
+}
+
+/// "a", "a, b and 3 more": at most `most` of them by name.
+std::string JoinSome(std::span<const std::string> names, size_t most);
 
 /// The whole of `text` as a decimal number; nullopt for anything else or what does not fit.
 template <typename T>

@@ -17,8 +17,8 @@ Result<std::thread> StartThread(const char* name, std::function<void()> body) {
       body();
     });
   } catch (const std::system_error& error) {
-    return Status(Code::kExhausted, StrCat("cannot start the thread ", name, ": ", error.code().message(),
-                                           "; raise the limit of processes (ulimit -u, or the container's)"));
+    return Error(Code::kExhausted, "cannot start the thread ", name, ": ", error.code().message(),
+                 "; raise the limit of processes (ulimit -u, or the container's)");
   }
 }
 
@@ -35,9 +35,8 @@ Status CheckThreads(size_t wanted) {
   enough.set_value();
   for (std::thread& thread : threads) thread.join();
   if (status.ok()) return status;
-  return {status.code(),
-          StrCat("only ", threads.size(), " more threads can be started here, and at least ", wanted,
-                 " are needed; raise the limit of processes (ulimit -u, or the container's)")};
+  return Error(status.code(), "only ", threads.size(), " more threads can be started here, and at least ",
+               wanted, " are needed; raise the limit of processes (ulimit -u, or the container's)");
 }
 
 }  // namespace weightcast

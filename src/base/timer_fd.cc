@@ -12,8 +12,7 @@ namespace weightcast {
 Result<TimerFd> TimerFd::Create() {
   TimerFd timer;
   timer.fd_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer.fd_.valid())
-    return Status(Code::kExhausted, StrCat("cannot make a timer: ", ErrnoAndAdvice(errno)));
+  if (!timer.fd_.valid()) return Error(Code::kExhausted, "cannot make a timer: ", ErrnoAndAdvice(errno));
   return timer;
 }
 

@@ -41,8 +41,7 @@ Result<std::optional<uint8_t>> ParseTrafficClass(std::string_view text) {
   std::string name(text);
   for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   if (const auto dscp = DscpOf(name)) return std::optional(static_cast<uint8_t>(*dscp << 2));
-  return Status(Code::kInvalidArgument,
-                StrCat("setting traffic_class is '", text, "'; allowed: ", kTrafficClasses));
+  return Error(Code::kInvalidArgument, "setting traffic_class is '", text, "'; allowed: ", kTrafficClasses);
 }
 
 }  // namespace weightcast

@@ -25,28 +25,28 @@ Result<FileTensors> ReadIndex(const fs::path& index) {
   WC_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(index, kMaxIndexBytes));
   auto map = ParseIndexText(json);
   if (!map.ok())
-    return Status(Code::kCorrupt, StrCat(index.native(), ": bad index: ", map.status().message(),
-                                         "; write the checkpoint again"));
+    return Error(Code::kCorrupt, index.native(), ": bad index: ", map.status().message(),
+                 "; write the checkpoint again");
   FileTensors files;
   std::set<std::string_view> names;
   for (const auto& [tensor, file] : *map) {
     if (!names.insert(tensor).second)
-      return Status(Code::kCorrupt, StrCat(index.native(), ": tensor ", Shown(tensor),
-                                           " is listed twice; write the checkpoint again"));
+      return Error(Code::kCorrupt, index.native(), ": tensor ", Shown(tensor),
+                   " is listed twice; write the checkpoint again");
     if (Status status = CheckPlainName("file name", file); !status.ok())
-      return Status(Code::kCorrupt, StrCat(index.native(), ": tensor ", Shown(tensor), ": ", status.message(),
-                                           "; write the checkpoint again"));
+      return Error(Code::kCorrupt, index.native(), ": tensor ", Shown(tensor), ": ", status.message(),
+                   "; write the checkpoint again");
     files[file].insert(tensor);
   }
   if (files.empty())
-    return Status(Code::kCorrupt, StrCat(index.native(), " names no tensor; write the checkpoint again"));
+    return Error(Code::kCorrupt, index.native(), " names no tensor; write the checkpoint again");
   return files;
 }
 
 Status CheckAgainstIndex(const SafetensorsFile& file, std::set<std::string> expected, const fs::path& index) {
   const auto refuse = [&](std::string_view name, std::string_view why) {
-    return Status(Code::kCorrupt, StrCat(file.path().native(), ": tensor ", Shown(name), why, index.native(),
-                                         "; write the checkpoint again, into an empty folder"));
+    return Error(Code::kCorrupt, file.path().native(), ": tensor ", Shown(name), why, index.native(),
+                 "; write the checkpoint again, into an empty folder");
   };
   for (const auto& tensor : file.header().tensors)
     if (expected.erase(tensor.info.name) == 0)
@@ -65,9 +65,9 @@ Result<fs::path> OnlyFile(const fs::path& folder) {
   }
   if (error) return FileError("list", folder, error.value());
   if (found.size() == 1) return found.front();
-  return Status(Code::kInvalidArgument, StrCat(folder.native(), " is not a checkpoint: it has neither ",
-                                               kModelFile, " nor ", kIndexFile, ", and ", found.size(),
-                                               " other .safetensors files; give a folder with one of these"));
+  return Error(Code::kInvalidArgument, folder.native(), " is not a checkpoint: it has neither ", kModelFile,
+               " nor ", kIndexFile, ", and ", found.size(),
+               " other .safetensors files; give a folder with one of these");
 }
 
 bool Exists(const fs::path& path) {
@@ -109,10 +109,8 @@ Result<Checkpoint> Checkpoint::Open(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found)
-    return Status(
-        Code::kInvalidArgument,
-        StrCat("no checkpoint at ", path.native(),
-               ": there is no such path; give the folder of a checkpoint, or its .safetensors file"));
+    return Error(Code::kInvalidArgument, "no checkpoint at ", path.native(),
+                 ": there is no such path; give the folder of a checkpoint, or its .safetensors file");
   if (error) return FileError("look at", path, error.value());
   if (!fs::is_directory(status)) return OpenSingle(path);
   if (Exists(path / kModelFile)) return OpenSingle(path / kModelFile);
@@ -132,10 +130,9 @@ Result<Checkpoint> Checkpoint::OpenIndex(const fs::path& folder, const fs::path&
   Checkpoint checkpoint;
   for (const auto& [name, tensors] : files) {
     if (!Exists(folder / name))
-      return Status(Code::kInvalidArgument,
-                    StrCat((folder / name).native(), " is missing: ", index.native(), " places ",
-                           tensors.size(), " tensors in it, the first ", Shown(*tensors.begin()),
-                           "; copy it there, or write the checkpoint again"));
+      return Error(Code::kInvalidArgument, (folder / name).native(), " is missing: ", index.native(),
+                   " places ", tensors.size(), " tensors in it, the first ", Shown(*tensors.begin()),
+                   "; copy it there, or write the checkpoint again");
     WC_RETURN_IF_ERROR(checkpoint.AddFile(folder / name));
     WC_RETURN_IF_ERROR(CheckAgainstIndex(checkpoint.files_.back(), tensors, index));
   }

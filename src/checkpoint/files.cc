@@ -88,8 +88,7 @@ Result<UniqueFd> OpenRegularFile(const std::filesystem::path& path) {
   if (!fd.valid()) return FileError("open", path, errno);
   WC_ASSIGN_OR_RETURN(const struct stat status, StatOf(fd.get(), path));
   if (!S_ISREG(status.st_mode))
-    return Status(Code::kInvalidArgument,
-                  StrCat(path.native(), " is not a regular file; give the path of one"));
+    return Error(Code::kInvalidArgument, path.native(), " is not a regular file; give the path of one");
   return fd;
 }
 
@@ -103,9 +102,9 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t limit
   WC_ASSIGN_OR_RETURN(const UniqueFd fd, OpenRegularFile(path));
   WC_ASSIGN_OR_RETURN(const struct stat status, StatOf(fd.get(), path));
   if (static_cast<uint64_t>(status.st_size) > limit)
-    return Status(Code::kCorrupt,
-                  StrCat(path.native(), " has ", status.st_size, " bytes, and the largest allowed size is ",
-                         limit, "; give the right file, or write it again"));
+    return Error(Code::kCorrupt, path.native(), " has ", status.st_size,
+                 " bytes, and the largest allowed size is ", limit,
+                 "; give the right file, or write it again");
   std::string text(static_cast<size_t>(status.st_size), '\0');
   WC_RETURN_IF_ERROR(ReadAt(fd.get(), 0, std::as_writable_bytes(std::span(text)), path));
   return text;
@@ -117,9 +116,9 @@ Status ReadAt(int fd, uint64_t offset, std::span<std::byte> out, const std::file
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return FileError("read", path, errno);
     if (got == 0)
-      return {Code::kCorrupt, StrCat(path.native(), " ends at byte ", offset,
-                                     ": it was shortened while in use; write each version into a new folder "
-                                     "and rename it into place")};
+      return Error(Code::kCorrupt, path.native(), " ends at byte ", offset,
+                   ": it was shortened while in use; write each version into a new folder "
+                   "and rename it into place");
     out = out.subspan(static_cast<size_t>(got));
     offset += static_cast<uint64_t>(got);
   }
@@ -158,10 +157,8 @@ Status MakeFolders(const std::filesystem::path& path, bool sync) {
 
 Status CheckPlainName(std::string_view what, std::string_view name) {
   const auto refuse = [&](std::string_view why) {
-    return Status(
-        Code::kInvalidArgument,
-        StrCat(what, " ", Shown(name), " ", why,
-               "; use 1 to 100 bytes, without '/' and control characters, and without a '.' at the front"));
+    return Error(Code::kInvalidArgument, what, " ", Shown(name), " ", why,
+                 "; use 1 to 100 bytes, without '/' and control characters, and without a '.' at the front");
   };
   if (name.empty()) return refuse("is empty");
   if (name.size() > 100) return refuse("is longer than 100 bytes");

@@ -144,9 +144,8 @@ Result<Header> MakeHeader(std::span<const TensorInfo> tensors, const Metadata& m
     WC_RETURN_IF_ERROR(plan::CheckTensor(info));
     const int64_t begin = end;
     if (__builtin_add_overflow(begin, BytesOf(info.dtype, ElementsOf(info.shape)), &end))
-      return Status(Code::kInvalidArgument,
-                    StrCat("the tensors up to ", Shown(info.name),
-                           " are too large for one file together; split them over several"));
+      return Error(Code::kInvalidArgument, "the tensors up to ", Shown(info.name),
+                   " are too large for one file together; split them over several");
     WC_ASSIGN_OR_RETURN(const std::string encoded, EncodeTensor(info, begin, end));
     json += StrCat(json.size() == 1 ? "" : ",", encoded);
   }

@@ -39,7 +39,7 @@ class Reader : public nlohmann::json_sax<Json> {
     if (json.empty() || json.front() != '{') return {Code::kCorrupt, "its JSON text does not begin with '{'"};
     // The library takes a zero byte for the end of the text and would not see what follows.
     if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
-      return {Code::kCorrupt, StrCat("not valid JSON at byte ", zero)};
+      return Error(Code::kCorrupt, "not valid JSON at byte ", zero);
     if (Json::sax_parse(json.begin(), json.end(), this)) return Status::Ok();
     return {Code::kCorrupt, error_.empty() ? "not valid JSON" : error_};
   }
@@ -261,8 +261,8 @@ Result<std::string> QuoteJson(std::string_view text) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {
-    return Status(Code::kInvalidArgument, StrCat("the name of a tensor, or the metadata, ", Shown(text),
-                                                 " is not UTF-8; use printable names"));
+    return Error(Code::kInvalidArgument, "the name of a tensor, or the metadata, ", Shown(text),
+                 " is not UTF-8; use printable names");
   }
 }
 

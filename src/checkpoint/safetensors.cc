@@ -16,8 +16,8 @@ namespace weightcast::checkpoint {
 namespace {
 
 Status InFile(const std::filesystem::path& path, const Status& status) {
-  return {status.code(), StrCat(path.native(), ": ", status.message(),
-                                "; the file is damaged or was written wrongly: write it again")};
+  return Error(status.code(), path.native(), ": ", status.message(),
+               "; the file is damaged or was written wrongly: write it again");
 }
 
 Result<Header> ReadHeader(int fd, int64_t file_bytes, const std::filesystem::path& path) {
@@ -70,9 +70,9 @@ Status SafetensorsFile::Read(size_t tensor, uint64_t offset, std::span<std::byte
   const StoredTensor& stored = header_->tensors[tensor];
   const auto size = static_cast<uint64_t>(stored.end - stored.begin);
   if (offset > size || out.size() > size - offset)
-    return {Code::kOutOfBounds,
-            StrCat(path_.native(), ": tensor ", Shown(stored.info.name), " has ", size, " bytes, but ",
-                   out.size(), " from byte ", offset, " on were asked for; ask for bytes inside it")};
+    return Error(Code::kOutOfBounds, path_.native(), ": tensor ", Shown(stored.info.name), " has ", size,
+                 " bytes, but ", out.size(), " from byte ", offset,
+                 " on were asked for; ask for bytes inside it");
   const uint64_t begin = kHeaderLengthBytes + header_->json.size() + static_cast<uint64_t>(stored.begin);
   Status status = ReadAt(fd_.get(), begin + offset, out, path_);
   if (!status.ok()) WC_RETURN_IF_ERROR(CheckUnchanged());  // Says what to do.
@@ -83,8 +83,8 @@ Status SafetensorsFile::CheckUnchanged() const {
   struct stat now{};
   if (fstat(fd_.get(), &now) != 0) return FileError("look at", path_, errno);
   const auto changed = [this](const std::string& what) {
-    return Status(Code::kCorrupt, StrCat(path_.native(), " was changed in place while in use: ", what,
-                                         "; write each version into a new folder and rename it into place"));
+    return Error(Code::kCorrupt, path_.native(), " was changed in place while in use: ", what,
+                 "; write each version into a new folder and rename it into place");
   };
   if (now.st_size != opened_.st_size)
     return changed(StrCat("it had ", opened_.st_size, " bytes and has ", now.st_size));

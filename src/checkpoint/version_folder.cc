@@ -78,8 +78,8 @@ bool HoldsFileOf(const fs::path& folder, const OutputRank& rank) {
 Status CheckRank(const OutputRank& rank) {
   WC_RETURN_IF_ERROR(CheckPlainName("engine name", rank.engine));
   if (rank.ranks < 1 || rank.rank < 0 || rank.rank >= rank.ranks)
-    return {Code::kInvalidArgument, StrCat("engine ", rank.engine, ": rank is ", rank.rank, " of ",
-                                           rank.ranks, "; it must be an integer in [0, ranks - 1]")};
+    return Error(Code::kInvalidArgument, "engine ", rank.engine, ": rank is ", rank.rank, " of ", rank.ranks,
+                 "; it must be an integer in [0, ranks - 1]");
   return Status::Ok();
 }
 
@@ -104,8 +104,8 @@ Result<VersionFolder> VersionFolder::Begin(OutputRank rank, std::string_view ver
   WC_RETURN_IF_ERROR(CheckPlainName("version", version));
   WC_RETURN_IF_ERROR(CheckPlainName("attempt", attempt));
   if (version.find(kSeparator) != std::string_view::npos)
-    return Status(Code::kInvalidArgument,
-                  StrCat("version ", version, " holds a '", kSeparator, "'; give a version without it"));
+    return Error(Code::kInvalidArgument, "version ", version, " holds a '", kSeparator,
+                 "'; give a version without it");
   VersionFolder folder(std::move(rank), version, attempt, options);
   const fs::path staging = folder.file().parent_path();
   WC_RETURN_IF_ERROR(MakeFolders(staging, options.sync));
@@ -126,8 +126,8 @@ Result<bool> VersionFolder::Commit() {
   const std::string name = RankFileName(rank_.rank, rank_.ranks);
   if (!StandsAt(file().parent_path())) return OutcomeOfOthers();
   if (faccessat(folder_.get(), name.c_str(), F_OK, 0) != 0)
-    return Status(Code::kInvalidArgument,
-                  StrCat(file().native(), " has not been written; write the whole file before Commit"));
+    return Error(Code::kInvalidArgument, file().native(),
+                 " has not been written; write the whole file before Commit");
   if (options_.sync) WC_RETURN_IF_ERROR(SyncFile(folder_.get(), file().parent_path()));
   committed_ = true;
   if (!AllRanksThere()) return false;
@@ -176,11 +176,10 @@ Result<bool> VersionFolder::Complete() {
 Result<bool> VersionFolder::OutcomeOfOthers() const {
   // A folder moves on from .complete to its final place only, so this order misses no state.
   if (StandsAt(engine_ / StrCat(staged_, kComplete)) || StandsAt(final_path())) return true;
-  return Status(
-      Code::kCancelled,
-      StrCat(
-          "version ", version_, " of engine ", rank_.engine, " was not written to ", final_path().native(),
-          ": another rank of the engine aborted it or was restarted; the next version is written as usual"));
+  return Error(
+      Code::kCancelled, "version ", version_, " of engine ", rank_.engine, " was not written to ",
+      final_path().native(),
+      ": another rank of the engine aborted it or was restarted; the next version is written as usual");
 }
 
 Status RemoveLeftovers(const OutputRank& rank) {

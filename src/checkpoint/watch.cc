@@ -53,8 +53,8 @@ Status InotifyError(const fs::path& folder, int error) {
                       : error == ENOSPC ? "fs.inotify.max_user_watches"
                                         : nullptr;
   if (limit == nullptr) return FileError("watch", folder, error);
-  return {Code::kExhausted, StrCat("cannot watch ", folder.native(), ": ", ErrnoText(error), "; raise ",
-                                   limit, " with sysctl")};
+  return Error(Code::kExhausted, "cannot watch ", folder.native(), ": ", ErrnoText(error), "; raise ", limit,
+               " with sysctl");
 }
 
 }  // namespace
@@ -128,12 +128,11 @@ Result<bool> FolderWatcher::WaitForEvents(std::optional<TimePoint> deadline) con
     milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
   }
   if (poll(fds.data(), fds.size(), milliseconds) < 0 && errno != EINTR)
-    return Status(Code::kInternal, StrCat("cannot wait for changes of ", folder_.native(), ": ",
-                                          ErrnoText(errno), "; please report this as a bug"));
+    return Error(Code::kInternal, "cannot wait for changes of ", folder_.native(), ": ", ErrnoText(errno),
+                 "; please report this as a bug");
   if (fds[1].revents != 0)
-    return Status(Code::kCancelled,
-                  StrCat("watching ", folder_.native(),
-                         " was interrupted by a signal or a stop request; watch again to go on"));
+    return Error(Code::kCancelled, "watching ", folder_.native(),
+                 " was interrupted by a signal or a stop request; watch again to go on");
   return fds[0].revents != 0;
 }
 
@@ -156,8 +155,8 @@ Status FolderWatcher::ReadEvents() {
 
 Status FolderWatcher::Apply(uint32_t mask, std::string_view name) {
   if ((mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED)) != 0)
-    return {Code::kUnavailable, StrCat("the watched folder ", folder_.native(),
-                                       " was removed or moved; make it again and start this command again")};
+    return Error(Code::kUnavailable, "the watched folder ", folder_.native(),
+                 " was removed or moved; make it again and start this command again");
   if ((mask & IN_Q_OVERFLOW) != 0) return Scan();
   if ((mask & (IN_MOVED_FROM | IN_DELETE)) != 0) seen_.erase(std::string(name));
   if ((mask & IN_MOVED_TO) != 0) Add(std::string(name));

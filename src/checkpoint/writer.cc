@@ -39,7 +39,7 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::filesystem::path&
 Status SafetensorsWriter::OpenTemporary(int64_t file_bytes) {
   const auto parent = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
   if (!path_.has_filename())
-    return {Code::kInvalidArgument, StrCat("'", path_.native(), "' is not the name of a file; give one")};
+    return Error(Code::kInvalidArgument, "'", path_.native(), "' is not the name of a file; give one");
   WC_ASSIGN_OR_RETURN(folder_, OpenFolder(parent));
   auto name = StrCat(".", path_.filename().native(), ".", RandomId(), ".tmp");
   file_ = UniqueFd(openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -54,18 +54,17 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
   if (bytes.size() > static_cast<uint64_t>(left_))
-    return {Code::kOutOfBounds,
-            StrCat(path_.native(), ": ", bytes.size(), " bytes more, but its header leaves room for ", left_,
-                   " only; give the bytes that the header describes")};
+    return Error(Code::kOutOfBounds, path_.native(), ": ", bytes.size(),
+                 " bytes more, but its header leaves room for ", left_,
+                 " only; give the bytes that the header describes");
   left_ -= static_cast<int64_t>(bytes.size());
   return WriteAll(file_.get(), bytes, path_);
 }
 
 Status SafetensorsWriter::Finish() {
   if (left_ != 0)
-    return {Code::kInvalidArgument,
-            StrCat(path_.native(), ": ", left_,
-                   " bytes of its data are missing; write all tensors of the header before the end")};
+    return Error(Code::kInvalidArgument, path_.native(), ": ", left_,
+                 " bytes of its data are missing; write all tensors of the header before the end");
   if (options_.sync) WC_RETURN_IF_ERROR(SyncFile(file_.get(), path_));
   // On network file systems close is where a full disk shows.
   if (::close(file_.release()) != 0) return FileError("write", path_, errno);
@@ -79,15 +78,14 @@ Status SafetensorsWriter::Finish() {
 Status WriteSafetensors(const std::filesystem::path& path, const Header& header,
                         std::span<const std::span<const std::byte>> data, WriteOptions options) {
   if (data.size() != header.tensors.size())
-    return {Code::kInvalidArgument,
-            StrCat(path.native(), ": data of ", data.size(), " tensors for a header of ",
-                   header.tensors.size(), "; give as many as it has")};
+    return Error(Code::kInvalidArgument, path.native(), ": data of ", data.size(),
+                 " tensors for a header of ", header.tensors.size(), "; give as many as it has");
   for (size_t i = 0; i < data.size(); ++i) {
     const StoredTensor& tensor = header.tensors[i];
     if (data[i].size() != static_cast<uint64_t>(tensor.end - tensor.begin))
-      return {Code::kInvalidArgument,
-              StrCat(path.native(), ": tensor ", Shown(tensor.info.name), " has ", tensor.end - tensor.begin,
-                     " bytes, but ", data[i].size(), " were given; give all of them")};
+      return Error(Code::kInvalidArgument, path.native(), ": tensor ", Shown(tensor.info.name), " has ",
+                   tensor.end - tensor.begin, " bytes, but ", data[i].size(),
+                   " were given; give all of them");
   }
   WC_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, header, options));
   for (const auto& bytes : data) WC_RETURN_IF_ERROR(writer.Append(bytes));

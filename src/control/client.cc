@@ -136,8 +136,8 @@ class Client final : public ControlClient {
     if (const Status failure = TakeFailure(); !failure.ok()) return End(failure);
     if (search_.found()) {
       if (now >= heard_ + lease_) {
-        Break({Code::kPeerDead, StrCat("the controller at ", settings_.controller, " missed heartbeats for ",
-                                       Seconds(lease_), " s; check that it runs, and the network to it")});
+        Break(Error(Code::kPeerDead, "the controller at ", settings_.controller, " missed heartbeats for ",
+                    Seconds(lease_), " s; check that it runs, and the network to it"));
       } else if (now >= next_beat_) {
         next_beat_ = now + beat_;
         link_->PushUrgent(heartbeat_);
@@ -150,8 +150,8 @@ class Client final : public ControlClient {
     if (const Status over = search_.CheckOver(now); !over.ok()) return End(over);
     if (now < search_.next()) return;
     if (!search_.attempting()) return Connect();
-    FailAttempt({Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller,
-                                         "; check that it runs, and its address")});
+    FailAttempt(Error(Code::kTimedOut, "no answer from the controller at ", settings_.controller,
+                      "; check that it runs, and its address"));
   }
 
   void Connect() {
@@ -246,10 +246,10 @@ class Client final : public ControlClient {
   void Welcome(const protocol::Welcome& welcome, ControllerStream::Event& event) {
     if (search_.found()) return;
     if (welcome.term < term_) {
-      const Status older(Code::kUnavailable,
-                         StrCat("the controller at ", settings_.controller, " is older (term ",
-                                welcome.term.number, ") than one that this worker has followed (term ",
-                                term_.number, "); end the older controller"));
+      const Status older =
+          Error(Code::kUnavailable, "the controller at ", settings_.controller, " is older (term ",
+                welcome.term.number, ") than one that this worker has followed (term ", term_.number,
+                "); end the older controller");
       // What was told before was why the newer one is gone; that it found this one is news, once.
       if (search_.reason() != older) reporter_.Report(LinkState::kBroken, older);
       return FailAttempt(older);
@@ -326,8 +326,8 @@ class Client final : public ControlClient {
 Result<std::unique_ptr<ControlClient>> ControlClient::Start(ClientOptions options) {
   WC_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.settings.controller));
   if (address.port == 0)
-    return Status(Code::kInvalidArgument, StrCat("setting controller is '", options.settings.controller,
-                                                 "', which has no port; write HOST:PORT"));
+    return Error(Code::kInvalidArgument, "setting controller is '", options.settings.controller,
+                 "', which has no port; write HOST:PORT");
   WC_ASSIGN_OR_RETURN(Token token, LoadToken(options.settings));
   WC_RETURN_IF_ERROR(token.ForWorker(MemberOf(options.hello.name)).status());
   WC_ASSIGN_OR_RETURN(auto stream, ControllerStream::Create());

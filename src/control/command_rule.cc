@@ -18,20 +18,18 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
   const Control before = group.control;
   const std::string name = protocol::ToString(hello.name);
   if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
-    const Status reason(
-        Code::kInvalidArgument,
-        StrCat(name,
-               " is already here in another process; an engine has one EngineControl: end this process, or "
-               "the other, whose host stands in the controller's log (\"joined from\")"));
+    const Status reason =
+        Error(Code::kInvalidArgument, name,
+              " is already here in another process; an engine has one EngineControl: end this process, or "
+              "the other, whose host stands in the controller's log (\"joined from\")");
     out_.Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
     out_.Add(control::Refuse{session, reason});
     return;
   }
   if (before.session != 0) {
     out_.Add(Forget{before.session});
-    Lose(group,
-         {Code::kPeerDead,
-          StrCat(name, " is lost: its process was started again; the next update uses the new process")});
+    Lose(group, Error(Code::kPeerDead, name,
+                      " is lost: its process was started again; the next update uses the new process"));
   }
   SetControlled(roster_, group.id);
   roster_.SetControl(group, {.session = session, .incarnation = hello.incarnation});
@@ -44,7 +42,7 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
 
 void CommandRule::OnGone(const Group& group, const Status& reason) {
   out_.Add(Forget{group.control.session});
-  Lose(group, {reason.code(), StrCat("the control of engine ", group.name, " is lost: ", reason.message())});
+  Lose(group, Error(reason.code(), "the control of engine ", group.name, " is lost: ", reason.message()));
 }
 
 void CommandRule::SetLastError(const Group& group, const Status& reason) {
@@ -72,12 +70,11 @@ void CommandRule::OnMessage(const Group& group, const protocol::WorkerMessage& m
   if (std::holds_alternative<protocol::Leave>(message)) {
     out_.Add(Forget{session});
     return Lose(group,
-                {Code::kCancelled, StrCat(name, " has left; start the engine's front end again to go on")});
+                Error(Code::kCancelled, name, " has left; start the engine's front end again to go on"));
   }
-  const Status reason(
-      Code::kProtocol,
-      StrCat(name, " sent ", protocol::NameOf(message),
-             ", a message that its role does not send; use the same weightcast on all hosts"));
+  const Status reason =
+      Error(Code::kProtocol, name, " sent ", protocol::NameOf(message),
+            ", a message that its role does not send; use the same weightcast on all hosts");
   out_.Add(control::Refuse{session, reason});
   Lose(group, reason);
 }
@@ -113,9 +110,8 @@ void CommandRule::OnResult(const Group& group, const protocol::EngineCommandResu
   order.failed = !order.done;
   order.overdue = false;
   if (order.done) return rules_.engines->CommandDone(group.id);
-  const Status reason(message.status.code(),
-                      StrCat("the control of engine ", group.name, " cannot ",
-                             protocol::NameOf(order.command), ": ", message.status.message()));
+  const Status reason = Error(message.status.code(), "the control of engine ", group.name, " cannot ",
+                              protocol::NameOf(order.command), ": ", message.status.message());
   SetLastError(group, reason);
   out_.Log(LogLevel::kError, reason.message());
   rules_.engines->CommandFailed(group.id, reason);
@@ -124,18 +120,18 @@ void CommandRule::OnResult(const Group& group, const protocol::EngineCommandResu
 Status CommandRule::Overdue(const Group& group) const {
   const LastCommand& order = state_.last.Of(group.id);
   if (!order.overdue) return Status::Ok();
-  return {Code::kTimedOut,
-          StrCat("the control of engine ", group.name, " has not answered since it was asked to ",
-                 protocol::NameOf(order.command), "; see the log of the engine's front end")};
+  return Error(Code::kTimedOut, "the control of engine ", group.name,
+               " has not answered since it was asked to ", protocol::NameOf(order.command),
+               "; see the log of the engine's front end");
 }
 
 Status CommandRule::TimedOut(const Group& group) {
   LastCommand& order = state_.last.Edit(group.id);
   order.overdue = true;
-  const Status reason(Code::kTimedOut,
-                      StrCat("the control of engine ", group.name, " has not answered: ",
-                             protocol::NameOf(order.command), " (", Seconds(config_.commit_timeout),
-                             " s, setting commit_timeout); see the log of the engine's front end"));
+  const Status reason =
+      Error(Code::kTimedOut, "the control of engine ", group.name,
+            " has not answered: ", protocol::NameOf(order.command), " (", Seconds(config_.commit_timeout),
+            " s, setting commit_timeout); see the log of the engine's front end");
   SetLastError(group, reason);
   out_.Log(LogLevel::kWarning, reason.message());
   return reason;
@@ -150,12 +146,11 @@ void CommandRule::CommandIdle() {
     const Command command = version.number >= 0 ? Command::kResume : Command::kDrain;
     const bool known = last.order != 0 || !IsWhole(group);  // It may have outlived another controller.
     if (last.command == command && last.version == version && known) continue;
-    const Status reason =
-        command == Command::kResume ? Status::Ok()
-        : group.last_error.ok()
-            ? Status(Code::kUnavailable,
-                     StrCat("engine ", group.name, " serves no version; it gets one with the next update"))
-            : group.last_error;
+    const Status reason = command == Command::kResume ? Status::Ok()
+                          : group.last_error.ok()
+                              ? Error(Code::kUnavailable, "engine ", group.name,
+                                      " serves no version; it gets one with the next update")
+                              : group.last_error;
     roster_.touched().Add(id);
     Send(group, command, version, reason);
   }

@@ -29,8 +29,8 @@ ControllerSearch::ControllerSearch(const ClientOptions& options, Token token, Ti
       good_token_(token_),
       until_(now),
       backoff_(kFirstBackoff) {
-  BeginSearch({Code::kUnavailable, StrCat("no answer yet from the controller at ", settings_.controller,
-                                          "; check that it runs and the address")},
+  BeginSearch(Error(Code::kUnavailable, "no answer yet from the controller at ", settings_.controller,
+                    "; check that it runs and the address"),
               now);
 }
 
@@ -49,9 +49,9 @@ TimePoint ControllerSearch::next() const { return std::min(until_, end()); }
 Status ControllerSearch::CheckOver(TimePoint now) const {
   if (now < end()) return Status::Ok();
   const std::string last = reason_.ok() ? std::string() : StrCat("; last: ", reason_.message());
-  return {Code::kTimedOut,
-          StrCat("no controller at ", settings_.controller, " for ", Seconds(settings_.join_timeout), " s",
-                 last.empty() ? "; check that it runs, and its address" : last)};
+  return Error(Code::kTimedOut, "no controller at ", settings_.controller, " for ",
+               Seconds(settings_.join_timeout), " s",
+               last.empty() ? "; check that it runs, and its address" : last);
 }
 
 Result<stream::RoleToken> ControllerSearch::BeginAttempt(TimePoint now) {
@@ -73,8 +73,7 @@ Status ControllerSearch::OnStreamEnded(const Status& reason, TimePoint now) {
     if (!refused_since_) refused_since_ = now;
     if (now < *refused_since_ + settings_.join_timeout) return Status::Ok();
   }
-  return {Code::kPermission,
-          StrCat(reason.message(), " (this process's token is from ", token_.origin(), ")")};
+  return Error(Code::kPermission, reason.message(), " (this process's token is from ", token_.origin(), ")");
 }
 
 bool ControllerSearch::Fail(Status reason, TimePoint now) {

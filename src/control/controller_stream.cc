@@ -78,8 +78,8 @@ ControllerStream::Event ControllerStream::Take(std::string body) {
 Status ControllerStream::WhyClosed(const Status& reason) const {
   if (!proven_) return reason;
   // A controller that has proven itself is worth another try, whatever it said.
-  return {Code::kUnavailable, StrCat("the stream to the controller at ", address_,
-                                     " has ended, and is opened again: ", reason.message())};
+  return Error(Code::kUnavailable, "the stream to the controller at ", address_,
+               " has ended, and is opened again: ", reason.message());
 }
 
 }  // namespace weightcast::control

@@ -46,8 +46,7 @@ Core::Core(const Settings& settings, const std::shared_ptr<PageState>& page)
                 [this](SessionId id) {
                   mailbox_->Post([this, id] {
                     executor_.EndSession(
-                        id,
-                        {Code::kPeerDead, StrCat("it does not read the controller's messages", kSeePeer)});
+                        id, Error(Code::kPeerDead, "it does not read the controller's messages", kSeePeer));
                   });
                 }),
       executor_(settings, sessions_, mailbox_, page),
@@ -135,9 +134,8 @@ void Core::Tick() {
     }
   }
   for (const SessionId id : dead)
-    executor_.EndSession(
-        id, {Code::kPeerDead, StrCat("missed heartbeats for ", Seconds(lease),
-                                     " s; declared dead: check that it runs, and the network to it")});
+    executor_.EndSession(id, Error(Code::kPeerDead, "missed heartbeats for ", Seconds(lease),
+                                   " s; declared dead: check that it runs, and the network to it"));
   sessions_.AbortExpired(now);
 }
 

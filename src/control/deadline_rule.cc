@@ -111,9 +111,8 @@ void DeadlineRule::TimedOut(const EngineProgress& engine) {
   const Missing& missing = hands_on ? kNotHandedOn : kMissing[static_cast<size_t>(engine.step)];
   const Worker* who = rules_.ranks->MissingAt(engine.group, missing.wanted);
   const bool late = engine.step == EngineStep::kCommitting && HasShadow(*roster_.FindGroup(engine.group));
-  const Status reason(Code::kTimedOut,
-                      StrCat(who == nullptr ? "one of its ranks" : TextOf(roster_, *who),
-                             late ? kNotInWait : missing.text, " (", Seconds(LimitOf(engine)), " s)"));
+  const Status reason = Error(Code::kTimedOut, who == nullptr ? "one of its ranks" : TextOf(roster_, *who),
+                              late ? kNotInWait : missing.text, " (", Seconds(LimitOf(engine)), " s)");
   if (engine.step == EngineStep::kServing)
     out_.Log(LogLevel::kWarning,
              reason.message());  // A Serve is never taken back.

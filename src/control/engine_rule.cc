@@ -144,9 +144,8 @@ void EngineRule::AskControl(Target& target, EngineStep step, Command command, co
     case Commands::Answer::kAwaited:
       return rules_.deadlines->EndGrants(target.group);
     case Commands::Answer::kGone:
-      return CommandFailed(target.group,
-                           {Code::kUnavailable, StrCat("the control of engine ", group.name,
-                                                       " is gone; start the engine's front end again")});
+      return CommandFailed(target.group, Error(Code::kUnavailable, "the control of engine ", group.name,
+                                               " is gone; start the engine's front end again"));
   }
 }
 
@@ -259,10 +258,9 @@ void EngineRule::DropLate() {
       rules_.deadlines->End(target.group);
     SetStep(target, EngineStep::kOut);
     target.late = true;
-    target.reason = {Code::kUnavailable,
-                     StrCat("engine ", roster_.FindGroup(target.group)->name,
-                            " granted no memory for version ", ToString(rules_.updates->update().version),
-                            " before the next update was to begin; let it call wait or begin more often")};
+    target.reason = Error(Code::kUnavailable, "engine ", roster_.FindGroup(target.group)->name,
+                          " granted no memory for version ", ToString(rules_.updates->update().version),
+                          " before the next update was to begin; let it call wait or begin more often");
   }
 }
 

@@ -37,12 +37,11 @@ Result<Opened> OpenEnvelope(std::string body) {
   opened.envelope.session = reader.Get<uint64_t>();
   const auto kind = reader.Get<uint8_t>();
   if (!reader.ok())
-    return Status(Code::kProtocol, StrCat("it sent a message of ", body.size(), " bytes, below the header's ",
-                                          kEnvelopeHead, "; use the same weightcast on all hosts"));
+    return Error(Code::kProtocol, "it sent a message of ", body.size(), " bytes, below the header's ",
+                 kEnvelopeHead, "; use the same weightcast on all hosts");
   if (kind > static_cast<uint8_t>(PartKind::kLast))
-    return Status(Code::kProtocol,
-                  StrCat("it sent a message part of the unknown kind ", static_cast<int>(kind), ", above ",
-                         static_cast<int>(PartKind::kLast), "; use the same weightcast on all hosts"));
+    return Error(Code::kProtocol, "it sent a message part of the unknown kind ", static_cast<int>(kind),
+                 ", above ", static_cast<int>(PartKind::kLast), "; use the same weightcast on all hosts");
   opened.envelope.kind = static_cast<PartKind>(kind);
   body.erase(0, kEnvelopeHead);
   opened.part = std::move(body);

@@ -38,13 +38,12 @@ Status MembershipRule::TakePlace(const protocol::Hello& hello) {
   if (holder == nullptr) return Status::Ok();
   const bool same_process = holder->incarnation == hello.incarnation;
   if (holder->connected && !same_process)
-    return {Code::kInvalidArgument, StrCat("rank taken: ", protocol::ToString(hello.name),
-                                           " is already here in another process (`weightcast info "
-                                           "--controller` shows where); give each its own rank")};
-  const Status reason(Code::kPeerDead,
-                      StrCat(protocol::ToString(hello.name), " is lost: ",
-                             same_process ? "its process has begun a new session; publish again"
-                                          : "a new process has taken its place; publish again"));
+    return Error(Code::kInvalidArgument, "rank taken: ", protocol::ToString(hello.name),
+                 " is already here in another process (`weightcast info "
+                 "--controller` shows where); give each its own rank");
+  const Status reason = Error(Code::kPeerDead, protocol::ToString(hello.name), " is lost: ",
+                              same_process ? "its process has begun a new session; publish again"
+                                           : "a new process has taken its place; publish again");
   const SessionId old = holder->session;
   out_.Add(Forget{old});
   Lose(old, reason);
@@ -172,7 +171,7 @@ void MembershipRule::Refuse(const std::vector<SessionId>& sessions, const Status
   for (const SessionId session : sessions) {
     const Worker* worker = roster_.Find(session);
     if (worker == nullptr) continue;
-    Lose(session, {reason.code(), StrCat(TextOf(roster_, *worker), " was refused: ", reason.message())},
+    Lose(session, Error(reason.code(), TextOf(roster_, *worker), " was refused: ", reason.message()),
          with_it);
   }
 }
@@ -187,7 +186,7 @@ void MembershipRule::OnBroken(const Worker& worker) {
 
 void MembershipRule::OnGone(const Worker& worker, const Status& reason) {
   const SessionId session = worker.session;
-  const Status loss(reason.code(), StrCat(TextOf(roster_, worker), " is lost: ", reason.message()));
+  const Status loss = Error(reason.code(), TextOf(roster_, worker), " is lost: ", reason.message());
   out_.Add(Forget{session});
   Lose(session, loss);
 }
@@ -200,18 +199,17 @@ void MembershipRule::OnLeave(const Worker& worker) {
   const SessionId session = worker.session;
   const Status& own = roster_.FindGroup(worker.group)->last_error;
   const Status& before = is_failure(own) ? own : roster_.trainers().loss;
-  const Status reason(Code::kCancelled, StrCat(TextOf(roster_, worker), " has left",
-                                               is_failure(before) ? StrCat(", after: ", before.message())
-                                                                  : "; start it again to go on"));
+  const Status reason =
+      Error(Code::kCancelled, TextOf(roster_, worker), " has left",
+            is_failure(before) ? StrCat(", after: ", before.message()) : "; start it again to go on");
   out_.Add(Forget{session});
   Lose(session, reason);
 }
 
 void MembershipRule::RefuseMessage(const Worker& worker, std::string_view message) {
   Refuse(worker.session,
-         {Code::kProtocol,
-          StrCat(TextOf(roster_, worker), " sent ", message,
-                 ", a message that its role does not send; use the same weightcast on all hosts")});
+         Error(Code::kProtocol, TextOf(roster_, worker), " sent ", message,
+               ", a message that its role does not send; use the same weightcast on all hosts"));
 }
 
 // --- The time to become whole ---------------------------------------------------------------------------
@@ -256,22 +254,21 @@ void MembershipRule::ArmJoinTimers() {
 Status MembershipRule::WhyStillWaiting(const Group& group) const {
   const std::string limit = StrCat(" within ", Seconds(config_.join_timeout), " s (setting join_timeout)");
   if (!IsComplete(group))
-    return {Code::kTimedOut,
-            StrCat("missing: ", MissingMembers(group), " of ", group.world_size, " did not join", limit,
-                   "; start what is missing, or correct world_size")};
+    return Error(Code::kTimedOut, "missing: ", MissingMembers(group), " of ", group.world_size,
+                 " did not join", limit, "; start what is missing, or correct world_size");
   for (const SessionId session : MembersOf(group)) {
     const Worker& worker = *roster_.Find(session);
     if (!(worker.registered && (group.id == kTrainers || worker.landed)))
-      return {Code::kTimedOut,
-              StrCat(TextOf(roster_, worker), " has not registered its tensors", limit, "; see its log")};
+      return Error(Code::kTimedOut, TextOf(roster_, worker), " has not registered its tensors", limit,
+                   "; see its log");
   }
   if (group.controlled && group.control.session == 0)
-    return {Code::kTimedOut, StrCat("the EngineControl of engine ", group.name, " did not come back", limit,
-                                    "; start the engine's front end again")};
+    return Error(Code::kTimedOut, "the EngineControl of engine ", group.name, " did not come back", limit,
+                 "; start the engine's front end again");
   if (group.id == kTrainers) return WhyNoPlan(limit);
   const Group& trainers = roster_.trainers();
   if (trainers.world_size == 0 || trainers.members == 0)
-    return {Code::kTimedOut, StrCat("no trainer has joined", limit, "; start the trainers")};
+    return Error(Code::kTimedOut, "no trainer has joined", limit, "; start the trainers");
   return {Code::kTimedOut, IsComplete(trainers) ? StrCat("the trainers have not registered their tensors",
                                                          limit, "; see their logs")
                                                 : StrCat("missing: ", MissingMembers(trainers),
@@ -284,10 +281,9 @@ Status MembershipRule::WhyNoPlan(const std::string& limit) const {
     if (engine.id != kTrainers && engine.members != 0 && !IsComplete(engine))
       engines += StrCat(engines.empty() ? "; missing: " : "; ", MissingMembers(engine));
   const Status& lost = state_.engine_loss;
-  return {Code::kTimedOut,
-          StrCat("no plan: fewer than ", config_.min_engines, " engines have all their ranks", limit, engines,
-                 lost.ok() ? "" : StrCat("; the last engine was lost: ", lost.message()),
-                 "; start the inference ranks, or lower setting min_engines")};
+  return Error(Code::kTimedOut, "no plan: fewer than ", config_.min_engines, " engines have all their ranks",
+               limit, engines, lost.ok() ? "" : StrCat("; the last engine was lost: ", lost.message()),
+               "; start the inference ranks, or lower setting min_engines");
 }
 
 void MembershipRule::OnJoinTimer(GroupId id) {

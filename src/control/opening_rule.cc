@@ -53,11 +53,10 @@ Status OpeningRule::WhyFencing(const Group& group) const {
   for (const SessionId session : MembersOf(group)) {
     const Worker& worker = *roster_.Find(session);
     if (!worker.fencing) continue;
-    return {Code::kFenced,
-            StrCat(TextOf(roster_, worker), " still waits for the end of a write of ",
-                   protocol::ToString(*worker.fencing),
-                   ": the writer is stopped or unreachable; end the process that the log of this rank "
-                   "names, or let it continue")};
+    return Error(Code::kFenced, TextOf(roster_, worker), " still waits for the end of a write of ",
+                 protocol::ToString(*worker.fencing),
+                 ": the writer is stopped or unreachable; end the process that the log of this rank "
+                 "names, or let it continue");
   }
   return Status::Ok();
 }
@@ -70,9 +69,8 @@ OpeningRule::Part OpeningRule::PartOf(const Group& group, NewUpdate& update) con
   };
   if (group.served == update.version) return absent(true, Status::Ok());
   if (TakesBack(roster_, group, update.version))
-    return absent(false, {Code::kInvalidArgument,
-                          StrCat("engine ", group.name, " has served version ",
-                                 ToString(NewestOf(roster_, group)), " already; publish a higher number")});
+    return absent(false, Error(Code::kInvalidArgument, "engine ", group.name, " has served version ",
+                               ToString(NewestOf(roster_, group)), " already; publish a higher number"));
   if (!update.fresh && IsGivenUp(group.id, update.version)) return Part::kIgnored;
   if (Status overdue = rules_.commands->Overdue(group); !overdue.ok())
     return absent(false, std::move(overdue));

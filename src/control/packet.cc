@@ -27,9 +27,8 @@ Result<SharedPacket> Cut(const Message& message, std::string_view advice = kFewe
   auto packet = std::make_shared<Packet>();
   packet->name = protocol::NameOf(message);
   if (encoded.size() > protocol::kMaxMessageBytes)
-    return Status(Code::kExhausted,
-                  StrCat("the message ", packet->name, " would have ", encoded.size(), " bytes; at most ",
-                         protocol::kMaxMessageBytes, " can be sent: ", advice));
+    return Error(Code::kExhausted, "the message ", packet->name, " would have ", encoded.size(),
+                 " bytes; at most ", protocol::kMaxMessageBytes, " can be sent: ", advice);
   if (encoded.size() <= protocol::kMaxWholeBytes) {
     packet->parts.push_back(std::move(encoded));
   } else {
@@ -72,9 +71,8 @@ Result<std::optional<EncodedMessage>> Assembler::Add(PartKind kind, std::string 
                   "a whole message came between the pieces of another; use the same weightcast on all hosts");
   bytes_ += body.size() + sizeof(std::string);
   if (bytes_ > protocol::kMaxMessageBytes + kMostOverhead)
-    return Status(Code::kProtocol,
-                  StrCat("the pieces of a message have more than ", protocol::kMaxMessageBytes,
-                         " bytes; use the same weightcast on all hosts"));
+    return Error(Code::kProtocol, "the pieces of a message have more than ", protocol::kMaxMessageBytes,
+                 " bytes; use the same weightcast on all hosts");
   pieces_.push_back(std::move(body));
   if (kind == PartKind::kPiece) return std::optional<EncodedMessage>();
   bytes_ = 0;

@@ -102,10 +102,10 @@ Status CheckGroups(const std::vector<PlanMember>& engine) {
   const PlanMember& first = engine.front();
   for (const PlanMember& rank : engine) {
     if (rank.registration->parts != first.registration->parts)
-      return {Code::kInvalidArgument,
-              StrCat(protocol::ToString(rank.member.name), " registered ", rank.registration->parts,
-                     " groups of tensors, but rank ", first.member.name.rank, " registered ",
-                     first.registration->parts, "; give all ranks of an engine the same number")};
+      return Error(Code::kInvalidArgument, protocol::ToString(rank.member.name), " registered ",
+                   rank.registration->parts, " groups of tensors, but rank ", first.member.name.rank,
+                   " registered ", first.registration->parts,
+                   "; give all ranks of an engine the same number");
   }
   return Status::Ok();
 }
@@ -116,10 +116,9 @@ Result<NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
   for (const PlanMember& trainer : trainers) {
     const PlanMember& first = *models.emplace(trainer.registration->group_model, &trainer).first->second;
     if (trainer.registration->rules != first.registration->rules)
-      return Status(
-          Code::kInvalidArgument,
-          StrCat(protocol::ToString(trainer.member.name), " and ", protocol::ToString(first.member.name),
-                 " have registered different name rules; give all trainers the same"));
+      return Error(Code::kInvalidArgument, protocol::ToString(trainer.member.name), " and ",
+                   protocol::ToString(first.member.name),
+                   " have registered different name rules; give all trainers the same");
   }
   NameRules all;
   for (const auto& [model, trainer] : models) {
@@ -156,8 +155,8 @@ class JobPlanner {
   }
   /// Of an engine.
   [[nodiscard]] Status Named(size_t engine, const Status& status) const {
-    return {status.code(),
-            StrCat("engine ", job_.engines[engine].front().member.name.engine, ": ", status.message())};
+    return Error(status.code(), "engine ", job_.engines[engine].front().member.name.engine, ": ",
+                 status.message());
   }
 
   /// What the destinations have.
@@ -175,8 +174,8 @@ class JobPlanner {
     rules_ = std::move(*rules);
     auto trainers = job_.from_engines ? BuildGivenLayout(job_.sources, Wanted()) : BuildLayout(job_.sources);
     if (!trainers.ok())
-      return Fail({trainers.status().code(),
-                   StrCat(job_.from_engines ? "engines: " : "trainers: ", trainers.status().message())},
+      return Fail(Error(trainers.status().code(),
+                        job_.from_engines ? "engines: " : "trainers: ", trainers.status().message()),
                   SessionsOf(job_.sources));
     trainers_ = std::move(*trainers);
     for (size_t i = 0; i < job_.engines.size(); ++i) {

@@ -292,7 +292,7 @@ void PlanRule::OnPrepareFailed(const Worker& worker, const protocol::Failed& mes
   const std::string text = TextOf(roster_, worker);
   const std::string who =
       culprit == &worker ? text : StrCat(text, " cannot reach ", TextOf(roster_, *culprit));
-  Blame(*culprit, {message.reason.code(), StrCat(who, ": ", message.reason.message())},
+  Blame(*culprit, Error(message.reason.code(), who, ": ", message.reason.message()),
         culprit != &worker && MayPass(message.reason.code()));
 }
 
@@ -309,9 +309,9 @@ void PlanRule::OnPrepareTimer() {
     return;
   }
   Blame(*late,
-        {Code::kTimedOut,
-         StrCat(TextOf(roster_, *late), " has not made its connections within ", Seconds(config_.timeout),
-                " s (setting timeout); see its log, and the firewall between the hosts")},
+        Error(Code::kTimedOut, TextOf(roster_, *late), " has not made its connections within ",
+              Seconds(config_.timeout),
+              " s (setting timeout); see its log, and the firewall between the hosts"),
         /*may_pass=*/false);
 }
 

@@ -42,11 +42,10 @@ void PublicationRule::AnswerFailed(const Worker& trainer, int64_t number, const 
 void PublicationRule::RefusePublished(const Worker& trainer, const protocol::Published& message) {
   const protocol::Run& run = rules_.runs->run();
   const std::string_view of = message.run.number == run.number ? " of an earlier controller" : "";
-  const Status reason(
-      Code::kUnavailable,
-      StrCat("version ", message.number, " of ", TextOf(roster_, trainer),
-             " is from before a trainer or the controller restarted (run ", message.run.number, of, ", now ",
-             run.number, "): publish the state that all trainers agree on under a higher number"));
+  const Status reason =
+      Error(Code::kUnavailable, "version ", message.number, " of ", TextOf(roster_, trainer),
+            " is from before a trainer or the controller restarted (run ", message.run.number, of, ", now ",
+            run.number, "): publish the state that all trainers agree on under a higher number");
   AnswerFailed(trainer, message.number, reason);
   for (const SessionId session : OfferersOf(message.number))
     if (const Worker& other = *roster_.Find(session); other.waiting) WithdrawOffer(other, reason);
@@ -107,9 +106,8 @@ void PublicationRule::OnPublished(const Worker& trainer, const protocol::Publish
   const int64_t before = trainer.offered;
   if (message.number <= before) {
     AnswerFailed(trainer, message.number,
-                 {Code::kInvalidArgument,
-                  StrCat("version ", message.number, " is not newer than ", before, ", which ",
-                         TextOf(roster_, trainer), " has published; publish a higher number")});
+                 Error(Code::kInvalidArgument, "version ", message.number, " is not newer than ", before,
+                       ", which ", TextOf(roster_, trainer), " has published; publish a higher number"));
     return;
   }
   if (trainer.waiting) Supersede(before);
@@ -118,8 +116,8 @@ void PublicationRule::OnPublished(const Worker& trainer, const protocol::Publish
 }
 
 void PublicationRule::OnCancel(const Worker& trainer, const protocol::Cancel& message) {
-  const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(roster_, trainer),
-                                               ", which called cancel; publish the next version"));
+  const Status reason = Error(Code::kCancelled, "cancelled by ", TextOf(roster_, trainer),
+                              ", which called cancel; publish the next version");
   const bool offers = trainer.offered == message.number;
   const Updates& updates = *rules_.updates;
   const bool named = updates.open() && updates.update().version.number == message.number;
@@ -147,10 +145,9 @@ void PublicationRule::FailPassed() {
   for (const Worker& trainer : roster_.workers()) {
     if (!trainer.waiting || trainer.offered == newest->offered) continue;
     WithdrawOffer(trainer,
-                  {Code::kInvalidArgument,
-                   StrCat("version ", trainer.offered, " of ", TextOf(roster_, trainer),
-                          " cannot be completed: ", TextOf(roster_, *newest), " has gone on to version ",
-                          newest->offered, "; publish the state that they agree on under a higher number")});
+                  Error(Code::kInvalidArgument, "version ", trainer.offered, " of ", TextOf(roster_, trainer),
+                        " cannot be completed: ", TextOf(roster_, *newest), " has gone on to version ",
+                        newest->offered, "; publish the state that they agree on under a higher number"));
   }
 }
 
@@ -169,8 +166,8 @@ void PublicationRule::FailHopeless() {
   for (const Worker& worker : roster_.workers())
     if (worker.group == kTrainers && !worker.connected)
       broken += StrCat("; the connection of ", TextOf(roster_, worker), " is broken too");
-  FailWaiting({loss.code(), StrCat("no engine is left: ", loss.message(), broken,
-                                   "; start one again, then publish again")},
+  FailWaiting(Error(loss.code(), "no engine is left: ", loss.message(), broken,
+                    "; start one again, then publish again"),
               false);
 }
 
@@ -199,8 +196,8 @@ void PublicationRule::OnCatchUpTimer() {
   if (!state_.catch_up_timer) return;
   state_.catch_up_timer = false;
   if (rules_.updates->open() || CommonOffer(roster_) >= 0) return;
-  const Status reason(Code::kTimedOut, StrCat(Disagreement(), " within ", Seconds(config_.timeout),
-                                              " s (setting timeout); see the log of that trainer"));
+  const Status reason = Error(Code::kTimedOut, Disagreement(), " within ", Seconds(config_.timeout),
+                              " s (setting timeout); see the log of that trainer");
   rules_.last_error = reason;
   out_.Log(LogLevel::kError, reason.message());
   FailWaiting(reason, true);

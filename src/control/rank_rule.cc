@@ -225,11 +225,11 @@ Receiver* RankRule::InTurn(const Worker& worker, const protocol::UpdateId& updat
   const uint32_t of = part.value_or(engine.part);
   if (rank->step == step && of == engine.part) return rank;
   if (of < engine.part || (rank->step > step && of == engine.part)) return nullptr;  // A repetition.
-  rules_.engines->Out(worker.group,
-                      {Code::kProtocol, StrCat(TextOf(roster_, worker), " sent ", what, " for ",
-                                               protocol::ToString(update), ", group of tensors ", of,
-                                               ", out of order; use the same weightcast on all hosts")},
-                      &worker);
+  rules_.engines->Out(
+      worker.group,
+      Error(Code::kProtocol, TextOf(roster_, worker), " sent ", what, " for ", protocol::ToString(update),
+            ", group of tensors ", of, ", out of order; use the same weightcast on all hosts"),
+      &worker);
   return nullptr;
 }
 
@@ -244,9 +244,9 @@ void RankRule::OnGranted(const Worker& worker, const protocol::Granted& message)
     }
     return rules_.engines->Out(
         worker.group,
-        {Code::kProtocol, StrCat(TextOf(roster_, worker), " granted source ", grant.source,
-                                 grant.source < named.size() ? " twice" : ", which the plan does not have",
-                                 "; use the same weightcast on all hosts")},
+        Error(Code::kProtocol, TextOf(roster_, worker), " granted source ", grant.source,
+              grant.source < named.size() ? " twice" : ", which the plan does not have",
+              "; use the same weightcast on all hosts"),
         &worker);
   }
   state_.Move(*rank, RankStep::kGranted);
@@ -313,10 +313,9 @@ void RankRule::OnServing(const Worker& worker, const protocol::Serving& message)
   const Receiver* rank = state_.Of(worker.session);
   if (rank == nullptr || rank->id != message.update) return;
   rules_.membership->Refuse(
-      worker.session,
-      {Code::kProtocol,
-       StrCat(TextOf(roster_, worker), " has said that it serves version ", ToString(message.version),
-              ", which the controller did not order; use the same weightcast on all hosts")});
+      worker.session, Error(Code::kProtocol, TextOf(roster_, worker), " has said that it serves version ",
+                            ToString(message.version),
+                            ", which the controller did not order; use the same weightcast on all hosts"));
 }
 
 void RankRule::OnFailed(const Worker& worker, const protocol::Failed& message, const Status& reason) {
@@ -347,7 +346,7 @@ void RankRule::OnAborted(const Worker& worker, const protocol::Aborted& message)
     } else {
       rules_.engines->Out(
           worker.group,
-          {Code::kUnavailable, StrCat(TextOf(roster_, worker), " gave up the update; see its log")}, &worker,
+          Error(Code::kUnavailable, TextOf(roster_, worker), " gave up the update; see its log"), &worker,
           worker.session);
     }
   }

@@ -123,9 +123,8 @@ void RepairRule::Advance() {
     state_.epoch = rules_.planning->PlanRepair(std::move(sources), from_engines, engines);
     return;
   }
-  const Status nobody(Code::kUnavailable,
-                      StrCat("no running worker has the bytes of version ",
-                             ToString(rules_.updates->update().version), " any more; publish again"));
+  const Status nobody = Error(Code::kUnavailable, "no running worker has the bytes of version ",
+                              ToString(rules_.updates->update().version), " any more; publish again");
   rules_.updates->Abort(state_.loss.ok() ? nobody : state_.loss);
 }
 

@@ -15,9 +15,9 @@ const protocol::Run& RunRule::run() const { return state_.run; }
 Status RunRule::Check(const protocol::Run& run) const {
   const bool counted_here = run.origin == config_.term.id && run.number <= state_.run.number;
   if (run.number <= protocol::kMaxRun || counted_here) return Status::Ok();
-  return {Code::kInvalidArgument, StrCat("this worker says that trainers have been started again ",
-                                         run.number, " times (its run number); at most ", protocol::kMaxRun,
-                                         " is allowed: end it and start a new process")};
+  return Error(Code::kInvalidArgument, "this worker says that trainers have been started again ", run.number,
+               " times (its run number); at most ", protocol::kMaxRun,
+               " is allowed: end it and start a new process");
 }
 
 void RunRule::Raise(const protocol::Run& run, const Status& reason) {
@@ -28,10 +28,9 @@ void RunRule::Raise(const protocol::Run& run, const Status& reason) {
 }
 
 void RunRule::TrainerJoins(const protocol::Hello& hello) {
-  const Status reason(
-      Code::kUnavailable,
-      StrCat(protocol::ToString(hello.name),
-             " was started again as a new process; publish the state that the trainers agree on"));
+  const Status reason =
+      Error(Code::kUnavailable, protocol::ToString(hello.name),
+            " was started again as a new process; publish the state that the trainers agree on");
   const RunMember* before = FindSorted(state_.members, hello.name.rank, &RunMember::rank);
   const protocol::Run run = state_.run;
   // Of two that come from different runs of earlier controllers, or from one and from none, one may have been
@@ -71,10 +70,9 @@ bool RunRule::IsOver(const protocol::Run& run, const Worker& rank) {
 void RunRule::RankServed(const Worker& rank) {
   state_.seen = std::max(state_.seen, rank.newest.run);
   if (state_.run.number == 0 || !IsOver(state_.run, rank)) return;
-  Begin(state_.seen, {Code::kUnavailable,
-                      StrCat("the update is withdrawn, because ", TextOf(roster_, rank),
-                             " has served version ", ToString(rank.newest),
-                             " of an earlier controller and a new run begins; publish the next version")});
+  Begin(state_.seen, Error(Code::kUnavailable, "the update is withdrawn, because ", TextOf(roster_, rank),
+                           " has served version ", ToString(rank.newest),
+                           " of an earlier controller and a new run begins; publish the next version"));
 }
 
 }  // namespace weightcast::control

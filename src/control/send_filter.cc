@@ -30,9 +30,8 @@ Status SendFilter::Push(const protocol::WorkerMessage& message) {
   }
   if (!packet.ok()) return packet.status();
   if (link_->Push(std::move(*packet)) != 0) return Status::Ok();
-  return {Code::kExhausted,
-          StrCat("too many messages wait for the controller at ", controller_,
-                 ": it does not read them; check that its process runs and is not overloaded")};
+  return Error(Code::kExhausted, "too many messages wait for the controller at ", controller_,
+               ": it does not read them; check that its process runs and is not overloaded");
 }
 
 void SendFilter::BeginSession() {

@@ -27,9 +27,9 @@ Status CheckReach(const HostPort& listen, const control::Token& token) {
   WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(listen.host, listen.port));
   for (const SocketAddress& address : addresses) {
     if (!address.IsLoopback())
-      return {Code::kPermission,
-              StrCat("without a job token the controller listens on loopback only, not on ", address.Host(),
-                     "; give controller and workers the same WEIGHTCAST_TOKEN or setting token_file")};
+      return Error(Code::kPermission, "without a job token the controller listens on loopback only, not on ",
+                   address.Host(),
+                   "; give controller and workers the same WEIGHTCAST_TOKEN or setting token_file");
   }
   return Status::Ok();
 }

@@ -45,18 +45,17 @@ protocol::Offered OfferedOf(const std::vector<const protocol::Register*>& regist
 Status CheckWorker(const stream::Member& proven, const protocol::Hello& hello) {
   const protocol::WorkerName& name = hello.name;
   if (hello.model.empty())
-    return {Code::kInvalidArgument,
-            StrCat(protocol::ToString(name),
-                   " has joined without the name of its model; give one in the option model")};
+    return Error(Code::kInvalidArgument, protocol::ToString(name),
+                 " has joined without the name of its model; give one in the option model");
   if (!stream::Covers(proven, MemberOf(name)))
-    return {Code::kPermission,
-            StrCat("the token of ", protocol::ToString(name), " is for ", stream::MemberText(proven),
-                   ", which is another role or engine; give that process one of `weightcast token --role ",
-                   stream::RoleName(MemberOf(name).role), "`")};
+    return Error(Code::kPermission, "the token of ", protocol::ToString(name), " is for ",
+                 stream::MemberText(proven),
+                 ", which is another role or engine; give that process one of `weightcast token --role ",
+                 stream::RoleName(MemberOf(name).role), "`");
   if (protocol::IncarnationOf(hello.secret) != hello.incarnation)
-    return {Code::kPermission,
-            StrCat(protocol::ToString(name), " does not prove its identity: another process ",
-                   "has it, or its secret was lost; start that process again")};
+    return Error(Code::kPermission, protocol::ToString(name),
+                 " does not prove its identity: another process ",
+                 "has it, or its secret was lost; start that process again");
   return Status::Ok();
 }
 
@@ -101,9 +100,8 @@ void StreamHandler::OnHello(const WorkerStreamPtr& stream, const Incoming& incom
   if (model == nullptr)
     return sessions_.RefuseStream(
         stream, hello,
-        {Code::kExhausted,
-         StrCat("this controller serves ", protocol::kMaxModels,
-                " models already, the most that it may; use another controller for this model")});
+        Error(Code::kExhausted, "this controller serves ", protocol::kMaxModels,
+              " models already, the most that it may; use another controller for this model"));
   const SessionId id = sessions_.Add(*model, hello, stream).id;
   executor_.Apply(*model, Attached{id, hello});
 }
@@ -150,15 +148,15 @@ void StreamHandler::Handle(Session& session, Incoming& incoming) {
   session.heard = Clock::now();
   messages_in_.Add();
   if (!session.link->Acknowledge(incoming.acknowledged))
-    return executor_.EndSession(
-        session.id, {Code::kProtocol, StrCat("it acknowledged message ", incoming.acknowledged,
-                                             ", which was not sent; use the same weightcast on all hosts")});
+    return executor_.EndSession(session.id,
+                                Error(Code::kProtocol, "it acknowledged message ", incoming.acknowledged,
+                                      ", which was not sent; use the same weightcast on all hosts"));
   if (std::holds_alternative<protocol::Heartbeat>(incoming.message)) return;
   bool duplicate = false;
   if (!session.link->Receive(incoming.number, duplicate))
-    return executor_.EndSession(
-        session.id, {Code::kProtocol, StrCat("its message ", incoming.number,
-                                             " came out of order; use the same weightcast on all hosts")});
+    return executor_.EndSession(session.id,
+                                Error(Code::kProtocol, "its message ", incoming.number,
+                                      " came out of order; use the same weightcast on all hosts"));
   if (duplicate) return;
   Model& model = *session.model;
   sessions_.trace().AddReceived({model.name, session.hello.name}, incoming.number, incoming.bytes,

@@ -162,7 +162,7 @@ class StreamListener final : public Listener {
              .on_closed = [this](const auto& stream,
                                  const Status& reason) { Close(stream.get(), reason); }}});
     if (!server.ok())
-      return {server.status().code(), StrCat("the controller cannot listen: ", server.status().message())};
+      return Error(server.status().code(), "the controller cannot listen: ", server.status().message());
     server_ = std::move(*server);
     return Status::Ok();
   }
@@ -195,10 +195,9 @@ class StreamListener final : public Listener {
   }
 
   void Refuse(const ServerStreamPtr& stream, bool watches, size_t open) const {
-    const Status reason(
-        Code::kExhausted,
-        StrCat("this controller has ", open, " streams already, too many for another ",
-               watches ? "observer" : "worker", "; raise its limit of open files (ulimit -n)"));
+    const Status reason =
+        Error(Code::kExhausted, "this controller has ", open, " streams already, too many for another ",
+              watches ? "observer" : "worker", "; raise its limit of open files (ulimit -n)");
     WC_LOG_LIMITED(kWarning, "refused a process at ", stream->peer(), ": ", reason.message());
     stream->Close(reason);
   }
@@ -223,10 +222,10 @@ class StreamListener final : public Listener {
              std::string body) const {
     WC_ASSIGN_OR_RETURN(const Opened opened, OpenEnvelope(std::move(body)));
     if (opened.envelope != Envelope{})
-      return {Code::kProtocol,
-              StrCat("an observer's question must be one message without a number, not number ",
-                     opened.envelope.number, " of kind ", static_cast<int>(opened.envelope.kind),
-                     "; use the same weightcast on all hosts")};
+      return Error(Code::kProtocol,
+                   "an observer's question must be one message without a number, not number ",
+                   opened.envelope.number, " of kind ", static_cast<int>(opened.envelope.kind),
+                   "; use the same weightcast on all hosts");
     WC_ASSIGN_OR_RETURN(auto question, protocol::DecodeObserverMessage(opened.part));
     stream->Pause();
     options_.handlers.on_ask(observer, std::move(question));

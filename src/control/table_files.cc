@@ -70,16 +70,16 @@ Result<std::string> WriteTable(const PlanJob& job, protocol::Role role, size_t n
   std::error_code error;
   fs::create_directories(job.tables + "/" + folder, error);
   if (error)
-    return Status(Code::kUnavailable, StrCat("cannot make ", job.tables, "/", folder, ": ", error.message(),
-                                             "; check the folder that setting tables names"));
+    return Error(Code::kUnavailable, "cannot make ", job.tables, "/", folder, ": ", error.message(),
+                 "; check the folder that setting tables names");
   const std::string file =
       StrCat(folder, "/", role == protocol::Role::kTrainer ? "trainer-" : "inference-", number, ".table");
   const std::string path = StrCat(job.tables, "/", file);
   const std::string temporary = StrCat(path, ".", RandomId(), ".new");
   Status status = WriteWhole(temporary, table);
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
-    status = {Code::kUnavailable, StrCat("cannot rename ", temporary, " to ", path, ": ", ErrnoText(errno),
-                                         "; check the folder that setting tables names")};
+    status = Error(Code::kUnavailable, "cannot rename ", temporary, " to ", path, ": ", ErrnoText(errno),
+                   "; check the folder that setting tables names");
   if (!status.ok()) {
     ::unlink(temporary.c_str());
     return status;

@@ -9,10 +9,9 @@ Result<uint64_t> NumberAfter(const protocol::Term& own, const protocol::Term& to
   // A worker that has followed `told` follows nobody in an older term, so this one has to be over.
   if (told <= own) return own.number;
   if (told.number - own.number > protocol::kMaxTermJump || told.number >= protocol::kMaxTerm)
-    return Status(Code::kInvalidArgument,
-                  StrCat("this worker has followed a controller of term ", told.number,
-                         ", and this one is at ", own.number, "; at most ", protocol::kMaxTermJump,
-                         " more are allowed: start the worker again as a new process"));
+    return Error(Code::kInvalidArgument, "this worker has followed a controller of term ", told.number,
+                 ", and this one is at ", own.number, "; at most ", protocol::kMaxTermJump,
+                 " more are allowed: start the worker again as a new process");
   return told.number + 1;
 }
 

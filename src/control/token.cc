@@ -27,8 +27,8 @@ constexpr const char* kEnvironment = "WEIGHTCAST_TOKEN";
 constexpr std::string_view kTokenName = "/token";
 
 Status Unreadable(const std::string& path, int error) {
-  return {Code::kInvalidArgument, StrCat("cannot read the job token in ", path, ": ", ErrnoText(error),
-                                         "; set WEIGHTCAST_TOKEN or setting token_file")};
+  return Error(Code::kInvalidArgument, "cannot read the job token in ", path, ": ", ErrnoText(error),
+               "; set WEIGHTCAST_TOKEN or setting token_file");
 }
 
 Result<std::string> ReadAll(int fd, const std::string& path) {
@@ -42,9 +42,8 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
     size += static_cast<size_t>(got);
   }
   if (size > kMaxTokenBytes)
-    return Status(Code::kInvalidArgument,
-                  StrCat(path, " has more than ", kMaxTokenBytes,
-                         " bytes, too many for a job token; make one with `openssl rand -hex 32`"));
+    return Error(Code::kInvalidArgument, path, " has more than ", kMaxTokenBytes,
+                 " bytes, too many for a job token; make one with `openssl rand -hex 32`");
   text.resize(size);
   return stream::CheckTokenText(std::move(text), path);
 }
@@ -52,10 +51,10 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
 /// What others may write is not secret, and what others may read only if the user has not minded.
 Status CheckPrivate(const struct stat& info, const std::string& path, mode_t forbidden) {
   if (info.st_uid != ::geteuid())
-    return {Code::kPermission, StrCat(path, " belongs to user ", info.st_uid, ", not to you (", ::geteuid(),
-                                      "); remove it, or set WEIGHTCAST_TOKEN or setting token_file")};
+    return Error(Code::kPermission, path, " belongs to user ", info.st_uid, ", not to you (", ::geteuid(),
+                 "); remove it, or set WEIGHTCAST_TOKEN or setting token_file");
   if ((info.st_mode & forbidden) != 0)
-    return {Code::kPermission, StrCat("other users have access to ", path, "; run: chmod go-rwx ", path)};
+    return Error(Code::kPermission, "other users have access to ", path, "; run: chmod go-rwx ", path);
   return Status::Ok();
 }
 
@@ -65,24 +64,23 @@ Result<std::string> ReadConfigured(const std::string& path) {
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return Unreadable(path, errno);
   if (!S_ISREG(info.st_mode))
-    return Status(Code::kInvalidArgument,
-                  StrCat(path, " is not a regular file with a job token; name one in setting token_file"));
+    return Error(Code::kInvalidArgument, path,
+                 " is not a regular file with a job token; name one in setting token_file");
   if ((info.st_mode & (S_IWGRP | S_IWOTH | S_IROTH)) != 0)
-    return Status(Code::kPermission, StrCat("other users can read or write the job token in ", path,
-                                            "; run: chmod go-rwx ", path));
+    return Error(Code::kPermission, "other users can read or write the job token in ", path,
+                 "; run: chmod go-rwx ", path);
   return ReadAll(fd.get(), path);
 }
 
 /// The user's own folder, made if it is not there; nobody else can look into it.
 Result<UniqueFd> OpenFolder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    return Status(Code::kPermission, StrCat("cannot make ", path, " for the job token: ", ErrnoText(errno),
-                                            "; set WEIGHTCAST_TOKEN or setting token_file"));
+    return Error(Code::kPermission, "cannot make ", path, " for the job token: ", ErrnoText(errno),
+                 "; set WEIGHTCAST_TOKEN or setting token_file");
   UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid())
-    return Status(Code::kPermission,
-                  StrCat("cannot open the folder ", path, " for the job token: ", ErrnoText(errno),
-                         "; set WEIGHTCAST_TOKEN or setting token_file"));
+    return Error(Code::kPermission, "cannot open the folder ", path, " for the job token: ", ErrnoText(errno),
+                 "; set WEIGHTCAST_TOKEN or setting token_file");
   struct stat info{};
   if (::fstat(folder.get(), &info) != 0) return Unreadable(path, errno);
   WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
@@ -94,8 +92,8 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
     const ssize_t put = ::write(fd, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
     if (put < 0)
-      return {Code::kExhausted, StrCat("cannot write ", path, ": ", ErrnoText(errno),
-                                       "; make room there, or set WEIGHTCAST_TOKEN or setting token_file")};
+      return Error(Code::kExhausted, "cannot write ", path, ": ", ErrnoText(errno),
+                   "; make room there, or set WEIGHTCAST_TOKEN or setting token_file");
     bytes.remove_prefix(static_cast<size_t>(put));
   }
   return Status::Ok();
@@ -111,13 +109,13 @@ Status Publish(const UniqueFd& folder, const std::string& path) {
   const UniqueFd file(
       ::openat(folder.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid())
-    return {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno),
-                                      "; set WEIGHTCAST_TOKEN or setting token_file")};
+    return Error(Code::kPermission, "cannot write the job token to ", path, ": ", ErrnoText(errno),
+                 "; set WEIGHTCAST_TOKEN or setting token_file");
   Status status = WriteAll(file.get(), secret + "\n", path);
   if (status.ok() && ::linkat(folder.get(), temporary.c_str(), folder.get(), "token", 0) != 0 &&
       errno != EEXIST)
-    status = {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno),
-                                        "; set WEIGHTCAST_TOKEN or setting token_file")};
+    status = Error(Code::kPermission, "cannot write the job token to ", path, ": ", ErrnoText(errno),
+                   "; set WEIGHTCAST_TOKEN or setting token_file");
   ::unlinkat(folder.get(), temporary.c_str(), 0);
   return status;
 }
@@ -130,7 +128,7 @@ Result<std::string> ReadOwn(const UniqueFd& folder, const std::string& path) {
   struct stat info{};
   if (::fstat(file.get(), &info) != 0) return Unreadable(path, errno);
   if (!S_ISREG(info.st_mode))
-    return Status(Code::kPermission, StrCat(path, " is not a regular file with a job token; remove it"));
+    return Error(Code::kPermission, path, " is not a regular file with a job token; remove it");
   WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
   return ReadAll(file.get(), path);
 }
@@ -143,9 +141,8 @@ Result<std::string> ReadOrMake(const std::string& folder_path) {
     if (!secret.empty()) return secret;
     WC_RETURN_IF_ERROR(Publish(folder, path));
   }
-  return Status(Code::kPermission,
-                StrCat(path, " was removed each of ", kAttempts,
-                       " times that it was written; set WEIGHTCAST_TOKEN or setting token_file"));
+  return Error(Code::kPermission, path, " was removed each of ", kAttempts,
+               " times that it was written; set WEIGHTCAST_TOKEN or setting token_file");
 }
 
 /// $XDG_CACHE_HOME or ~/.cache, where no other user can make anything; made if it is not there.
@@ -181,9 +178,7 @@ std::string OwnFolder() {
 }  // namespace
 
 Result<Token> Token::Parse(std::string_view text, bool configured, std::string origin) {
-  const auto named = [&](const Status& why) {
-    return Status(why.code(), StrCat(origin, ": ", why.message()));
-  };
+  const auto named = [&](const Status& why) { return Error(why.code(), origin, ": ", why.message()); };
   if (stream::RoleToken::IsOne(text)) {
     auto role = stream::RoleToken::Parse(text);
     if (!role.ok()) return named(role.status());
@@ -196,9 +191,9 @@ Result<Token> Token::Parse(std::string_view text, bool configured, std::string o
 
 Result<stream::MasterToken> Token::Master() const {
   if (const auto* master = std::get_if<stream::MasterToken>(&keys_)) return *master;
-  return Status(Code::kPermission, StrCat("a role token is in ", origin_,
-                                          "; this needs the job's master token, from which it was made: set "
-                                          "WEIGHTCAST_TOKEN or setting token_file to that"));
+  return Error(Code::kPermission, "a role token is in ", origin_,
+               "; this needs the job's master token, from which it was made: set "
+               "WEIGHTCAST_TOKEN or setting token_file to that");
 }
 
 Result<stream::RoleToken> Token::ForWorker(const stream::Member& member) const {
@@ -207,10 +202,9 @@ Result<stream::RoleToken> Token::ForWorker(const stream::Member& member) const {
     return stream::RoleToken::Derive(*master, {.role = member.role});
   const auto& role = std::get<stream::RoleToken>(keys_);
   if (stream::Covers(role.member(), member)) return role;
-  return Status(Code::kPermission,
-                StrCat("the token in ", origin_, " is for ", stream::MemberText(role.member()),
-                       ", this process is ", stream::MemberText(member),
-                       "; give it one of `weightcast token --role ", stream::RoleName(member.role), "`"));
+  return Error(Code::kPermission, "the token in ", origin_, " is for ", stream::MemberText(role.member()),
+               ", this process is ", stream::MemberText(member), "; give it one of `weightcast token --role ",
+               stream::RoleName(member.role), "`");
 }
 
 Result<stream::RoleToken> Token::ForObserver() const {

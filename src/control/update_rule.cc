@@ -149,7 +149,7 @@ void UpdateRule::Lose(const Worker& worker, const Status& loss) {
 void UpdateRule::OnFailed(const Worker& worker, const protocol::Failed& message) {
   if (!state_.open) return;
   const Status reason =
-      Unwished({message.reason.code(), StrCat(TextOf(roster_, worker), ": ", message.reason.message())});
+      Unwished(Error(message.reason.code(), TextOf(roster_, worker), ": ", message.reason.message()));
   const bool gives = worker.group == kTrainers || message.destination >= 0;
   gives ? SourceFailed(worker, message, reason) : rules_.ranks->OnFailed(worker, message, reason);
 }

@@ -60,18 +60,17 @@ class ObserverStream final : public ViewStream {
           if (!message.ok()) return BrokeProtocol(StrCat("the controller at ", address_), message.status());
           if (auto* wanted = std::get_if<T>(&*message)) return std::move(*wanted);
           if (!std::holds_alternative<protocol::ClusterView>(*message))
-            return Status(
-                Code::kProtocol,
-                StrCat("the controller at ", address_, " answered with ", protocol::NameOf(*message),
-                       ", which was not asked for; use the same weightcast on all hosts"));
+            return Error(Code::kProtocol, "the controller at ", address_, " answered with ",
+                         protocol::NameOf(*message),
+                         ", which was not asked for; use the same weightcast on all hosts");
           break;
         }
         case ControllerStream::Event::Kind::kClosed:
           end_ = event.reason;
           break;
         case ControllerStream::Event::Kind::kNone:
-          return Status(Code::kTimedOut, StrCat("no answer from the controller at ", address_,
-                                                " in time; check that it runs, and its address"));
+          return Error(Code::kTimedOut, "no answer from the controller at ", address_,
+                       " in time; check that it runs, and its address");
         case ControllerStream::Event::Kind::kWoken:
         case ControllerStream::Event::Kind::kPiece:
           break;

@@ -49,8 +49,8 @@ Result<Marker> Marker::Parse(const std::string& expression) {
   try {
     return Marker(std::regex(expression, std::regex::ECMAScript | std::regex::optimize));
   } catch (const std::regex_error& error) {
-    return Status(Code::kInvalidArgument, StrCat("--marker '", expression, "' is not a regular expression: ",
-                                                 error.what(), "; write one such as 'step ([0-9]+)'"));
+    return Error(Code::kInvalidArgument, "--marker '", expression,
+                 "' is not a regular expression: ", error.what(), "; write one such as 'step ([0-9]+)'");
   }
 }
 

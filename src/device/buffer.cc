@@ -14,8 +14,8 @@ Result<std::unique_ptr<Buffer>> Buffer::Allocate(std::shared_ptr<const Context> 
   const Status status =
       DriverStatus(context->cuda(), context->cuda().MemAlloc(&address, bytes), "cuMemAlloc");
   if (!status.ok()) {
-    return Status(status.code(), StrCat("cannot allocate ", HumanBytes(static_cast<double>(bytes)),
-                                        " on device ", context->ordinal(), ": ", status.message()));
+    return Error(status.code(), "cannot allocate ", HumanBytes(static_cast<double>(bytes)), " on device ",
+                 context->ordinal(), ": ", status.message());
   }
   return std::unique_ptr<Buffer>(
       new Buffer(std::move(context), reinterpret_cast<std::byte*>(address), bytes));

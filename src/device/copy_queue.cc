@@ -32,7 +32,6 @@ std::optional<Ticket> CopyQueue::Submit(std::span<const Copy> copies) {
 bool CopyQueue::Fits(size_t copies, uint64_t bytes) const { return core_->Fits(copies, bytes); }
 std::optional<CopyQueue::Finished> CopyQueue::TakeFinished() { return core_->TakeFinished(); }
 bool CopyQueue::HasFinished() const { return core_->HasFinished(); }
-size_t CopyQueue::unfinished() const { return core_->unfinished(); }
 uint64_t CopyQueue::unfinished_bytes() const { return core_->unfinished_bytes(); }
 Status CopyQueue::failure() const { return core_->failure(); }
 

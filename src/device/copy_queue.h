@@ -84,8 +84,7 @@ class CopyQueue {
   std::optional<Finished> TakeFinished();
   /// Whether TakeFinished has one: after WakeSignal::Arm.
   [[nodiscard]] bool HasFinished() const;
-  /// Batches that TakeFinished has not told, and their bytes.
-  [[nodiscard]] size_t unfinished() const;
+  /// Of the batches that TakeFinished has not told.
   [[nodiscard]] uint64_t unfinished_bytes() const;
 
   /// Why batches fail: kInternal with the driver's words, for good. Ok until the first was told.

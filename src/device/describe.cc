@@ -51,23 +51,21 @@ std::string Text(const std::byte* address) {
   return StrCat("0x", std::string_view(digits.data(), end));
 }
 
-Status Wrong(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
-
 Status CheckAttributes(const Attributes& found, int ordinal, const std::byte* address) {
   if (found.type != drivers::CU_MEMORYTYPE_DEVICE) {
-    return Wrong(StrCat("the memory at ", Text(address), " is said to be of device ", ordinal,
-                        ", but the driver knows ",
-                        found.type == 0 ? "no memory there; give memory that is allocated and not yet freed"
-                                        : "host memory there; give it as host memory"));
+    return InvalidArgument(
+        "the memory at ", Text(address), " is said to be of device ", ordinal, ", but the driver knows ",
+        found.type == 0 ? "no memory there; give memory that is allocated and not yet freed"
+                        : "host memory there; give it as host memory");
   }
   if (found.managed != 0) {
-    return Wrong(StrCat("the memory at ", Text(address),
-                        " is managed memory (cudaMallocManaged), which moves between host and device; use "
-                        "plain device memory"));
+    return InvalidArgument("the memory at ", Text(address),
+                           " is managed memory (cudaMallocManaged), which moves between host and device; use "
+                           "plain device memory");
   }
   if (found.ordinal != ordinal) {
-    return Wrong(StrCat("the memory at ", Text(address), " is said to be of device ", ordinal,
-                        ", but is of device ", found.ordinal, "; pass that device"));
+    return InvalidArgument("the memory at ", Text(address), " is said to be of device ", ordinal,
+                           ", but is of device ", found.ordinal, "; pass that device");
   }
   return Status::Ok();
 }
@@ -78,8 +76,8 @@ Result<Block> BlockAt(drivers::Cuda& cuda, const std::byte* address, uint64_t id
   size_t length = 0;
   const auto result = cuda.MemGetAddressRange(&base, &length, reinterpret_cast<CUdeviceptr>(address));
   if (result == drivers::CUDA_ERROR_NOT_FOUND) {
-    return Wrong(
-        StrCat("the memory at ", Text(address), " is mapped without access; call cuMemSetAccess first"));
+    return InvalidArgument("the memory at ", Text(address),
+                           " is mapped without access; call cuMemSetAccess first");
   }
   WC_RETURN_IF_ERROR(DriverStatus(cuda, result, "cuMemGetAddressRange"));
   return Block{reinterpret_cast<std::byte*>(base), length, identity};
@@ -112,13 +110,13 @@ class Walk {
     WC_RETURN_IF_ERROR(CheckAttributes(found, context_.ordinal(), next_));
     WC_ASSIGN_OR_RETURN(const Block block, BlockAt(context_.cuda(), next_, found.identity));
     if (block.length == 0)
-      return Status(Code::kInternal,
-                    StrCat("the CUDA driver gave an empty range for the memory at ", Text(next_),
-                           " of device ", context_.ordinal(), " (cuMemGetAddressRange)", kReportBug));
+      return Error(Code::kInternal, "the CUDA driver gave an empty range for the memory at ", Text(next_),
+                   " of device ", context_.ordinal(), " (cuMemGetAddressRange)", kReportBug);
     next_ = block.address + block.length;
     if (!done() && found.legacy != 0) {
-      return Wrong(StrCat(end_ - next_, " of the bytes lie beyond the end of their allocation, which is at ",
-                          Text(next_), "; give bytes of one allocation"));
+      return InvalidArgument(end_ - next_,
+                             " of the bytes lie beyond the end of their allocation, which is at ",
+                             Text(next_), "; give bytes of one allocation");
     }
     return block;
   }
@@ -148,14 +146,14 @@ class Identity {
 
 Status CheckBytes(const Memory& memory, int ordinal) {
   if (memory.kind != MemoryKind::kDevice || memory.device != ordinal)
-    return Wrong(StrCat("memory of device ", memory.device, " is described as one of device ", ordinal,
-                        "; pass the device that it is of"));
+    return InvalidArgument("memory of device ", memory.device, " is described as one of device ", ordinal,
+                           "; pass the device that it is of");
   if (memory.address == nullptr || memory.length == 0)
-    return Wrong(StrCat(memory.length, " bytes of device memory at ", Text(memory.address),
-                        " were given; give at least one, and its address"));
+    return InvalidArgument(memory.length, " bytes of device memory at ", Text(memory.address),
+                           " were given; give at least one, and its address");
   if (memory.length > UINTPTR_MAX - reinterpret_cast<uintptr_t>(memory.address))
-    return Wrong(StrCat(memory.length, " bytes of device memory at ", Text(memory.address),
-                        " would end beyond the last address; correct the length"));
+    return InvalidArgument(memory.length, " bytes of device memory at ", Text(memory.address),
+                           " would end beyond the last address; correct the length");
   return Status::Ok();
 }
 

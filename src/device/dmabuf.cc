@@ -17,10 +17,9 @@ using drivers::CUdeviceptr;
 /// What the driver may not like about it.
 Status NotGiven(const DeviceMemory& memory, const Status& why) {
   if (memory.exportable == Exportable::kLegacy)
-    return {Code::kUnavailable, StrCat("it is memory of cuMemAlloc: ", why.message())};
-  return {Code::kUnavailable,
-          StrCat(memory.why_not.empty() ? "it is memory of cuMemMap" : memory.why_not, ": ", why.message(),
-                 "; allocate it with cudaMalloc, or with cuMemMap and gpuDirectRDMACapable")};
+    return Error(Code::kUnavailable, "it is memory of cuMemAlloc: ", why.message());
+  return Error(Code::kUnavailable, memory.why_not.empty() ? "it is memory of cuMemMap" : memory.why_not, ": ",
+               why.message(), "; allocate it with cudaMalloc, or with cuMemMap and gpuDirectRDMACapable");
 }
 
 }  // namespace
@@ -31,7 +30,7 @@ Result<DmaBuf> ExportDmaBuf(const Context& context, const DeviceMemory& memory) 
   WC_ASSIGN_OR_RETURN(const int supported,
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
   if (supported == 0)
-    return Status(Code::kUnavailable, StrCat("the driver gives no dma-buf of device ", context.ordinal()));
+    return Error(Code::kUnavailable, "the driver gives no dma-buf of device ", context.ordinal());
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<CUdeviceptr>(memory.memory.address);
   const CUdeviceptr start = begin / page * page;
@@ -53,9 +52,9 @@ Status CheckOrder(const Context& context) {
   WC_ASSIGN_OR_RETURN(const int ordering,
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
   if (ordering >= drivers::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) return Status::Ok();
-  return {Code::kUnavailable, StrCat("device ", context.ordinal(),
-                                     " does not order the writes of NICs, so verbs cannot write to its "
-                                     "memory; where setting transport names verbs alone, add shm or tcp")};
+  return Error(Code::kUnavailable, "device ", context.ordinal(),
+               " does not order the writes of NICs, so verbs cannot write to its "
+               "memory; where setting transport names verbs alone, add shm or tcp");
 }
 
 }  // namespace weightcast::device

@@ -98,11 +98,11 @@ AllocationName NameOf(const DeviceMemory& memory) {
 Result<std::vector<Handle>> Export(const Context& context, const DeviceMemory& memory, size_t first,
                                    size_t count) {
   if (memory.exportable == Exportable::kNo)
-    return Status(Code::kUnavailable, StrCat("device memory cannot be exported: ", memory.why_not,
-                                             "; allocate it with cudaMalloc or weightcast"));
+    return Error(Code::kUnavailable, "device memory cannot be exported: ", memory.why_not,
+                 "; allocate it with cudaMalloc or weightcast");
   if (first > memory.blocks.size() || count > memory.blocks.size() - first)
-    return Status(Code::kOutOfBounds, StrCat(count, " blocks from block ", first, " on were asked for, ",
-                                             "and this memory has ", memory.blocks.size(), kReportBug));
+    return Error(Code::kOutOfBounds, count, " blocks from block ", first, " on were asked for, ",
+                 "and this memory has ", memory.blocks.size(), kReportBug);
   const ContextScope scope(context);
   WC_RETURN_IF_ERROR(scope.status());
   std::vector<Handle> handles;

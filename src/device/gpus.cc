@@ -115,19 +115,17 @@ Status Gpus::Usable() const { return forks_ == ForkCount() ? Status::Ok() : Fork
 Result<std::shared_ptr<const Context>> Gpus::Retain(int ordinal) const {
   WC_RETURN_IF_ERROR(Usable());
   if (ordinal < 0 || static_cast<size_t>(ordinal) >= gpus_.size()) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("device ", ordinal, " does not exist: this process sees ", gpus_.size(),
-                         " devices, numbered from 0; check CUDA_VISIBLE_DEVICES"));
+    return Error(Code::kInvalidArgument, "device ", ordinal, " does not exist: this process sees ",
+                 gpus_.size(), " devices, numbered from 0; check CUDA_VISIBLE_DEVICES");
   }
   const Gpu& gpu = gpus_[static_cast<size_t>(ordinal)];
   unsigned int flags = 0;
   int active = 0;
   WC_RETURN_IF_ERROR(WC_CALL_DRIVER(*cuda_, DevicePrimaryCtxGetState, gpu.handle, &flags, &active));
   if (active == 0) {
-    return Status(
-        Code::kUnavailable,
-        StrCat("device ", ordinal, " has no CUDA context in this process; use it first, for example by ",
-               "torch.cuda.init() and a tensor there"));
+    return Error(Code::kUnavailable, "device ", ordinal,
+                 " has no CUDA context in this process; use it first, for example by ",
+                 "torch.cuda.init() and a tensor there");
   }
   drivers::CUcontext raw{};
   WC_RETURN_IF_ERROR(WC_CALL_DRIVER(*cuda_, DevicePrimaryCtxRetain, &raw, gpu.handle));

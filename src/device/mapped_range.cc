@@ -43,8 +43,8 @@ Status Mappings::Range::OpenLegacy(const LegacyHandle& handle, size_t length) {
   size_t found = 0;
   WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(*health_, MemGetAddressRange, &base, &found, opened));
   if (base + found >= opened + length) return Status::Ok();
-  return {Code::kProtocol, StrCat("the peer described an allocation of ", length,
-                                  " bytes, but its handle is of ", base + found - opened, " bytes")};
+  return Error(Code::kProtocol, "the peer described an allocation of ", length,
+               " bytes, but its handle is of ", base + found - opened, " bytes");
 }
 
 Status Mappings::Range::Reserve(size_t length) {
@@ -75,9 +75,8 @@ Result<drivers::CUmemGenericAllocationHandle> Mappings::Range::ImportHandle(cons
   const auto result = cuda.MemImportFromShareableHandle(&imported, source, type);
   // So the driver answers to a descriptor that is none of CUDA's; the context still works.
   if (result == drivers::CUDA_ERROR_UNKNOWN || result == drivers::CUDA_ERROR_INVALID_VALUE) {
-    return Status(Code::kProtocol,
-                  StrCat("the peer sent something that is not a handle of device memory: ",
-                         DriverStatus(cuda, result, "cuMemImportFromShareableHandle").message()));
+    return Error(Code::kProtocol, "the peer sent something that is not a handle of device memory: ",
+                 DriverStatus(cuda, result, "cuMemImportFromShareableHandle").message());
   }
   WC_RETURN_IF_ERROR(health_->Check(result, "cuMemImportFromShareableHandle"));
   return imported;

@@ -26,15 +26,13 @@ Status CheckName(const AllocationName& name) {
   uint64_t total = 0;
   for (const uint64_t length : name.lengths) {
     if (length == 0 || length > kMostBytes - total)
-      return {Code::kProtocol,
-              StrCat("the peer described an allocation with a block of ", length, " bytes after ", total,
-                     "; its blocks must have 1 to ", kMostBytes, " bytes together")};
+      return Error(Code::kProtocol, "the peer described an allocation with a block of ", length,
+                   " bytes after ", total, "; its blocks must have 1 to ", kMostBytes, " bytes together");
     total += length;
   }
   if (name.lengths.empty() || (name.exportable == Exportable::kLegacy && name.lengths.size() > 1))
-    return {Code::kProtocol,
-            StrCat("the peer described an allocation of ", name.lengths.size(), " blocks; it must have ",
-                   name.exportable == Exportable::kLegacy ? "1" : "at least 1")};
+    return Error(Code::kProtocol, "the peer described an allocation of ", name.lengths.size(),
+                 " blocks; it must have ", name.exportable == Exportable::kLegacy ? "1" : "at least 1");
   return Status::Ok();
 }
 
@@ -126,7 +124,7 @@ size_t Mappings::Import::missing() const { return name_.lengths.size() - range_-
 
 Status Mappings::Import::Add(std::vector<Handle> handles) {
   if (handles.size() > missing())
-    return {Code::kProtocol, StrCat("the peer sent ", handles.size(), " handles for ", missing(), " blocks")};
+    return Error(Code::kProtocol, "the peer sent ", handles.size(), " handles for ", missing(), " blocks");
   for (const Handle& handle : handles) {
     const uint64_t length = name_.lengths[range_->blocks()];
     if (name_.exportable != Exportable::kLegacy) {
@@ -135,16 +133,15 @@ Status Mappings::Import::Add(std::vector<Handle> handles) {
     }
     const auto* const legacy = std::get_if<LegacyHandle>(&handle);
     if (legacy == nullptr)
-      return {Code::kInternal,
-              StrCat("memory of cuMemAlloc came with a handle of kind ", handle.index(), kReportBug)};
+      return Error(Code::kInternal, "memory of cuMemAlloc came with a handle of kind ", handle.index(),
+                   kReportBug);
     WC_RETURN_IF_ERROR(range_->OpenLegacy(*legacy, length));
   }
   return Status::Ok();
 }
 
 Result<std::shared_ptr<const Mapping>> Mappings::Import::Finish() {
-  if (missing() > 0)
-    return Status(Code::kProtocol, StrCat("the peer sent no handle for ", missing(), " blocks"));
+  if (missing() > 0) return Error(Code::kProtocol, "the peer sent no handle for ", missing(), " blocks");
   if (auto found = mappings_->Find(worker_, name_); found != nullptr) return found;
   if (name_.exportable != Exportable::kLegacy) WC_RETURN_IF_ERROR(range_->GiveAccess());
   const Key key{name_.process, name_.identity};

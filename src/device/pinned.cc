@@ -33,9 +33,9 @@ Result<std::unique_ptr<PinnedRange>> PinnedRange::Pin(std::shared_ptr<Worker> wo
   drivers::CUdeviceptr seen = 0;
   WC_RETURN_IF_ERROR(WC_CHECK_DRIVER(health, MemHostGetDevicePointer, &seen, bytes.data(), 0));
   if (seen == reinterpret_cast<drivers::CUdeviceptr>(bytes.data())) return range;
-  return Status(Code::kUnavailable, StrCat("device ", health.context().ordinal(),
-                                           " sees pinned host memory at another address than this process; "
-                                           "use a GPU with unified addressing"));
+  return Error(Code::kUnavailable, "device ", health.context().ordinal(),
+               " sees pinned host memory at another address than this process; "
+               "use a GPU with unified addressing");
 }
 
 PinnedRange::~PinnedRange() {

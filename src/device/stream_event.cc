@@ -116,11 +116,10 @@ Status Synchronise(const Context& context, void* stream, TimePoint deadline,
     }
     const TimePoint now = Clock::now();
     if (now >= deadline)
-      stopped = {
-          Code::kTimedOut,
-          StrCat("the stream of device ", context.ordinal(),
-                 " has not finished its work within the timeout of this call; wait longer, or check what "
-                 "runs on that stream")};
+      stopped =
+          Error(Code::kTimedOut, "the stream of device ", context.ordinal(),
+                " has not finished its work within the timeout of this call; wait longer, or check what "
+                "runs on that stream");
     if (now >= glance) {
       if (interrupted && interrupted())
         stopped = InterruptedCall(StrCat("the wait for a stream of device ", context.ordinal()));

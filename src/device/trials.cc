@@ -39,7 +39,7 @@ Status ComparePattern(const std::byte* bytes, uint32_t seed, std::string_view wh
   for (uint64_t i = 0; i < kHalf / 8; ++i) {
     const uint64_t word = WordOf(seed, i);
     if (std::memcmp(bytes + i * 8, &word, sizeof word) != 0)
-      return {Code::kCorrupt, StrCat("wrong bytes were ", what, ", from byte ", i * 8, " on")};
+      return Error(Code::kCorrupt, "wrong bytes were ", what, ", from byte ", i * 8, " on");
   }
   return Status::Ok();
 }

@@ -19,7 +19,7 @@ struct Part {
 };
 
 Status Bad(const TensorInfo& tensor, std::string message) {
-  return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' ", std::move(message))};
+  return Error(Code::kInvalidArgument, "tensor '", tensor.name, "' ", std::move(message));
 }
 
 Status CheckAlike(const Part& one, const Part& other) {
@@ -44,11 +44,10 @@ Result<TensorDigest> AddDistinct(std::span<const Part> parts) {
     }
     const Part& first = *known->second;
     if (first.shard->digest == part.shard->digest) continue;
-    return Status(Code::kCorrupt,
-                  StrCat("tensor '", part.shard->tensor.name, "': the box ", ToString(box),
-                         " has the digest ", first.shard->digest.ToString(), " at rank ", first.rank, " and ",
-                         part.shard->digest.ToString(), " at rank ", part.rank,
-                         "; replicas must hold the same bits: find out what changed one of them"));
+    return Error(Code::kCorrupt, "tensor '", part.shard->tensor.name, "': the box ", ToString(box),
+                 " has the digest ", first.shard->digest.ToString(), " at rank ", first.rank, " and ",
+                 part.shard->digest.ToString(), " at rank ", part.rank,
+                 "; replicas must hold the same bits: find out what changed one of them");
   }
   return sum;
 }
@@ -83,8 +82,8 @@ Result<TensorDigest> TensorDigest::FromString(std::string_view text) {
   };
   TensorDigest digest;
   if (text.size() == 32 && half(0, digest.high) && half(16, digest.low)) return digest;
-  return Status(Code::kInvalidArgument,
-                StrCat("'", text, "' is not a digest; give what digest() returned, 32 hexadecimal digits"));
+  return Error(Code::kInvalidArgument, "'", text,
+               "' is not a digest; give what digest() returned, 32 hexadecimal digits");
 }
 
 std::string TensorDigest::ToString() const {

@@ -82,15 +82,6 @@ Result<TensorDigest> TensorKey::DigestOf(const Box& box, const std::byte* data,
   return sum.digest();
 }
 
-Status DigestSum::Add(int64_t first, std::span<const std::byte> bytes) {
-  if (first < 0 || first > key_.bytes_ || bytes.size() > static_cast<size_t>(key_.bytes_ - first))
-    return {Code::kOutOfBounds,
-            StrCat(bytes.size(), " bytes from byte ", first, " on are not inside tensor '", key_.tensor_.name,
-                   "', which has ", key_.bytes_, " bytes; give bytes inside it")};
-  AddInside(first, bytes);
-  return Status::Ok();
-}
-
 Status DigestSum::AddPiece(const Box& box, int64_t offset, std::span<const std::byte> bytes) {
   const TensorInfo& tensor = key_.tensor_;
   WC_RETURN_IF_ERROR(plan::CheckBox(box, tensor));
@@ -99,10 +90,9 @@ Status DigestSum::AddPiece(const Box& box, int64_t offset, std::span<const std::
                                                                     tensor.dtype, box, box.offset));
   if (offset < 0 || offset > runs.src_bytes() ||
       bytes.size() > static_cast<size_t>(runs.src_bytes() - offset))
-    return {Code::kOutOfBounds,
-            StrCat("a piece of ", bytes.size(), " bytes from byte ", offset, " on is not inside the ",
-                   runs.src_bytes(), " bytes of the box ", ToString(box), " of tensor '", tensor.name,
-                   "'; give a piece inside it")};
+    return Error(Code::kOutOfBounds, "a piece of ", bytes.size(), " bytes from byte ", offset,
+                 " on is not inside the ", runs.src_bytes(), " bytes of the box ", ToString(box),
+                 " of tensor '", tensor.name, "'; give a piece inside it");
   if (bytes.empty()) return Status::Ok();
   const int64_t end = offset + static_cast<int64_t>(bytes.size());
   const int64_t run_bytes = runs.src_bytes() / runs.count();
@@ -119,17 +109,15 @@ Status DigestSum::AddBox(const Box& box, const std::byte* data, std::span<const 
   const TensorInfo& tensor = key_.tensor_;
   WC_RETURN_IF_ERROR(plan::CheckBox(box, tensor));
   if (!strides.empty() && strides.size() != box.size.size())
-    return {Code::kInvalidArgument,
-            StrCat("tensor '", tensor.name, "': give one stride for each of the ", box.size.size(),
-                   " dimensions, or none if dense; got ", strides.size())};
+    return Error(Code::kInvalidArgument, "tensor '", tensor.name, "': give one stride for each of the ",
+                 box.size.size(), " dimensions, or none if dense; got ", strides.size());
   const int64_t elements = plan::ElementsOf(box);
   if (elements == 0) return Status::Ok();
   if (strides.empty() || IsDense(box.size, strides))
     return AddPiece(box, 0, {data, static_cast<size_t>(BytesOf(tensor.dtype, elements))});
   if (BitsOf(tensor.dtype) < 8)
-    return {Code::kInvalidArgument,
-            StrCat("tensor '", tensor.name, "' of ", NameOf(tensor.dtype),
-                   " has strides, which are not possible for elements below one byte; give contiguous data")};
+    return Error(Code::kInvalidArgument, "tensor '", tensor.name, "' of ", NameOf(tensor.dtype),
+                 " has strides, which are not possible for elements below one byte; give contiguous data");
   AddStrided(box, data, strides);
   return Status::Ok();
 }

@@ -52,11 +52,6 @@ class DigestSum {
   /// `key` must outlive this.
   explicit DigestSum(const TensorKey& key) : key_(key) {}
 
-  /// Bytes that lie one after another in the whole tensor, were it dense and row-major; `first` is the place
-  /// there of the first of them. They may begin and end anywhere, inside an element too. kOutOfBounds if they
-  /// leave the tensor.
-  Status Add(int64_t first, std::span<const std::byte> bytes);
-
   /// A piece of the dense, row-major form of `box`: its bytes from `offset` on. Errors: kOutOfBounds if the
   /// piece leaves the box; kInvalidArgument if the box leaves the tensor, or begins or ends inside a byte.
   Status AddPiece(const Box& box, int64_t offset, std::span<const std::byte> bytes);

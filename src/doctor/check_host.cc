@@ -27,18 +27,19 @@ void CheckName(const Facts& facts, Findings& findings) {
         {.check = "name", .text = "No interface reaches other hosts, so the name is of no matter."});
   const std::string evidence =
       StrCat("getaddrinfo(", name,
-             "): ", facts.names.error.empty() ? Join(facts.names.addresses) : facts.names.error);
+             "): ", facts.names.error.empty() ? Join(facts.names.addresses, ", ") : facts.names.error);
   const bool only_loopback = std::ranges::all_of(facts.names.addresses, IsLoopback);
   const std::string chosen = Variable(facts, "GLOO_SOCKET_IFNAME");
   if (!only_loopback || (!chosen.empty() && !facts.names.addresses.empty()))
-    return findings.Ok({.check = "name",
-                        .text = StrCat("Host name ", name, " resolves to ", Join(facts.names.addresses), "."),
-                        .evidence = evidence});
+    return findings.Ok(
+        {.check = "name",
+         .text = StrCat("Host name ", name, " resolves to ", Join(facts.names.addresses, ", "), "."),
+         .evidence = evidence});
   const std::string text =
       facts.names.addresses.empty()
           ? StrCat("Host name ", name,
                    " does not resolve. gloo and torch then use loopback, and other hosts cannot connect.")
-          : StrCat("Host name ", name, " resolves to ", Join(facts.names.addresses),
+          : StrCat("Host name ", name, " resolves to ", Join(facts.names.addresses, ", "),
                    " only. gloo and torch give this address to other hosts, which cannot connect.");
   findings.Warn({.check = "name",
                  .text = text,
@@ -53,7 +54,7 @@ void CheckInterfaces(const Facts& facts, Findings& findings) {
     if (one.state == "down" || one.addresses.empty() || std::ranges::all_of(one.addresses, IsLoopback))
       continue;
     usable.push_back(
-        StrCat(one.name, " (", Join(one.addresses), one.mtu < 0 ? "" : StrCat(", MTU ", one.mtu), ")"));
+        StrCat(one.name, " (", Join(one.addresses, ", "), one.mtu < 0 ? "" : StrCat(", MTU ", one.mtu), ")"));
   }
   if (usable.empty())
     return findings.NotApplicable(
@@ -61,7 +62,7 @@ void CheckInterfaces(const Facts& facts, Findings& findings) {
          .text = "No interface but loopback is up with an address: jobs stay on this host.",
          .evidence = "/sys/class/net, getifaddrs"});
   findings.Ok({.check = "interfaces",
-               .text = StrCat("Up with an address: ", Join(usable), "."),
+               .text = StrCat("Up with an address: ", Join(usable, ", "), "."),
                .evidence = "/sys/class/net, getifaddrs"});
 }
 
@@ -83,9 +84,10 @@ void CheckNamedInterfaces(const Facts& facts, const std::string& variable, const
     const bool usable = std::ranges::any_of(
         found, [](const Interface* one) { return one->state != "down" && !one->addresses.empty(); });
     const std::string interface = MainInterface(facts);
-    Finding finding{.check = "named_interface",
-                    .subject = variable,
-                    .evidence = StrCat(variable, "=", value, "; interfaces: ", Join(InterfaceNames(facts)))};
+    Finding finding{
+        .check = "named_interface",
+        .subject = variable,
+        .evidence = StrCat(variable, "=", value, "; interfaces: ", Join(InterfaceNames(facts), ", "))};
     if (usable) {
       finding.text = StrCat(variable, " names ", word, ", which is up.");
       findings.Ok(finding);
@@ -116,7 +118,7 @@ void CheckNamedDevices(const Facts& facts, const std::string& variable, const st
         {.check = "named_device",
          .subject = variable,
          .text = StrCat(variable, " names ", word, ", and there is no such RDMA device."),
-         .evidence = StrCat(variable, "=", value, "; devices: ", names.empty() ? "none" : Join(names)),
+         .evidence = StrCat(variable, "=", value, "; devices: ", names.empty() ? "none" : Join(names, ", ")),
          .remedy =
              names.empty() ? StrCat("unset ", variable) : StrCat("export ", variable, "=", names.front())});
   }

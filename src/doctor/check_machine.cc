@@ -144,7 +144,7 @@ void CheckIsolation(const Facts& facts, Findings& findings) {
                    .subject = bridges.front(),
                    .text = StrCat("ACS sends traffic between GPU and NIC up to the processor at ",
                                   bridges.size(), " PCIe ports."),
-                   .evidence = StrCat("ACS control of ", Join(bridges)),
+                   .evidence = StrCat("ACS control of ", Join(bridges, ", ")),
                    .remedy = StrCat("setpci -s ", bridges.front(),
                                     " ECAP_ACS+6.w=0000  # for each port, at each boot; or in the BIOS")});
   } else if (!readable) {
@@ -211,7 +211,7 @@ void CheckPeers(const Facts& facts, Findings& findings) {
                    .subject = apart.front(),
                    .text = StrCat(apart.size(), " of ", gpus.size(),
                                   " GPUs cannot copy the memory of each other directly."),
-                   .evidence = StrCat("cuDeviceGetP2PAttribute: ", Join(apart)),
+                   .evidence = StrCat("cuDeviceGetP2PAttribute: ", Join(apart, ", ")),
                    .remedy = "nvidia-smi topo -p2p r; nvidia-smi topo -m"});
   } else {
     findings.Ok({.check = "peer_access",
@@ -236,7 +236,7 @@ void CheckCuda(const Facts& facts, Findings& findings) {
         {.check = "device",
          .subject = StrCat("/dev/", facts.gpu.closed_devices.front()),
          .text = StrCat("This process may not open ", facts.gpu.closed_devices.size(), " GPU device files."),
-         .evidence = Join(facts.gpu.closed_devices),
+         .evidence = Join(facts.gpu.closed_devices, ", "),
          .remedy = "usermod -aG video,render $USER  # a container: docker run --gpus all …"});
   if (facts.missed.contains("cuda")) return;
   if (!facts.cuda.gpus.empty()) {
@@ -277,7 +277,7 @@ void CheckModules(const Facts& facts, Findings& findings) {
                    .remedy = "modprobe ib_uverbs"});
   } else {
     findings.Ok({.check = "modules",
-                 .text = StrCat("Loaded: ", Join(facts.modules.loaded), "."),
+                 .text = StrCat("Loaded: ", Join(facts.modules.loaded, ", "), "."),
                  .evidence = "/sys/module"});
   }
 }
@@ -293,7 +293,7 @@ void CheckNuma(const Facts& facts, Findings& findings) {
     const std::string subject = StrCat(gpu.name, " ", gpu.address);
     Finding finding{.check = "nearest_nic",
                     .subject = subject,
-                    .text = StrCat("Nearest NICs: ", Join(gpu.nearest_nics), " (", gpu.nearness, ")."),
+                    .text = StrCat("Nearest NICs: ", Join(gpu.nearest_nics, ", "), " (", gpu.nearness, ")."),
                     .evidence = StrCat("NUMA node of the GPU: ", gpu.node, "; nodes: ", facts.pcie.nodes)};
     if (gpu.nearness == "other NUMA node") {
       finding.text =

@@ -102,7 +102,7 @@ void CheckNoDevice(const Facts& facts, Findings& findings) {
                  .text = StrCat("No RDMA device, and setting transport asks for one: ", transport,
                                 ". The module that makes it is not loaded, or there is no NIC."),
                  .evidence = StrCat("/sys/class/infiniband; modules loaded: ",
-                                    facts.modules.loaded.empty() ? "none" : Join(facts.modules.loaded)),
+                                    facts.modules.loaded.empty() ? "none" : Join(facts.modules.loaded, ", ")),
                  .remedy = "modprobe mlx5_ib  # or the RDMA module of this NIC (lspci -k), or rdma_rxe"});
 }
 

@@ -54,12 +54,6 @@ bool HasCapability(const Facts& facts, int number) {
   return bits && (*bits >> number & 1) != 0;
 }
 
-std::string Join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += StrCat(text.empty() ? "" : ", ", word);
-  return text;
-}
-
 GidKind KindOf(const GidEntry& entry) {
   if (entry.type != "RoCE v2") return GidKind::kRoceV1;
   if (entry.gid.starts_with("0000:0000:0000:0000:0000:ffff:")) return GidKind::kIpv4;

@@ -39,8 +39,6 @@ bool IsWanted(const Facts& facts, const RdmaPort& port);
 std::string MainInterface(const Facts& facts);
 bool IsLoopback(std::string_view address);
 bool HasCapability(const Facts& facts, int number);
-/// "eth0, lo".
-std::string Join(const std::vector<std::string>& words);
 
 enum class GidKind { kRoceV1, kLinkLocal, kIpv6, kIpv4 };
 GidKind KindOf(const GidEntry& entry);

@@ -34,8 +34,7 @@ void AddRdma(const Facts& facts, std::map<std::string, std::string>& exports) {
     if (!facts.missed.contains("rdma")) exports["NCCL_IB_DISABLE"] = "1";
     return;
   }
-  std::string names;
-  for (const RdmaPort* port : usable) names += StrCat(names.empty() ? "" : ",", port->name);
+  const std::string names = Join(usable, ",", &RdmaPort::name);
   exports["NCCL_IB_HCA"] = StrCat("=", names);
   if (!others.empty()) exports["WEIGHTCAST_NICS"] = names;
   AddGidIndex(usable, exports);

@@ -51,13 +51,13 @@ Status AddFacts(std::string_view json, std::string_view name, Facts& facts) {
   const Json parsed = ParseJson(json);
   const std::string member(name);
   if (!parsed.is_object() || !parsed.contains(member))
-    return {Code::kCorrupt, StrCat("gave ", json.size(), " bytes without facts", kReportBug)};
+    return Error(Code::kCorrupt, "gave ", json.size(), " bytes without facts", kReportBug);
   try {
     Json all(facts);
     all[member] = parsed.at(member);
     facts = all.get<Facts>();
   } catch (const Json::exception& error) {
-    return {Code::kCorrupt, StrCat("gave malformed facts (", error.what(), ")", kReportBug)};
+    return Error(Code::kCorrupt, "gave malformed facts (", error.what(), ")", kReportBug);
   }
   return Status::Ok();
 }

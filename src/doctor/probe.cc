@@ -60,12 +60,11 @@ struct Child {
 Result<Child> Start(const Probe& probe) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pipe: ", ErrnoAndAdvice(errno)));
+    return Error(Code::kExhausted, "cannot make a pipe: ", ErrnoAndAdvice(errno));
   Child child{.pid = -1, .pipe = UniqueFd(ends[0]), .text = {}};
   const UniqueFd out(ends[1]);
   child.pid = fork();
-  if (child.pid < 0)
-    return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
+  if (child.pid < 0) return Error(Code::kExhausted, "cannot start a process: ", ErrnoAndAdvice(errno));
   if (child.pid == 0) RunChild(probe, out.get());
   setpgid(child.pid, child.pid);  // Whoever of the two is first.
   return child;
@@ -112,14 +111,13 @@ Result<std::string> Finish(Child& child, TimePoint deadline, Duration limit) {
   if (!whole) kill(-child.pid, SIGKILL);
   int status = 0;
   const bool ended = Reap(child.pid, std::max(deadline, Clock::now() + kToEnd), status);
-  if (!whole) return Status(Code::kTimedOut, StrCat("gave no answer within ", Seconds(limit), " s"));
-  if (ended && WIFSIGNALED(status))
-    return Status(Code::kInternal, StrCat("was ended by signal ", WTERMSIG(status)));
+  if (!whole) return Error(Code::kTimedOut, "gave no answer within ", Seconds(limit), " s");
+  if (ended && WIFSIGNALED(status)) return Error(Code::kInternal, "was ended by signal ", WTERMSIG(status));
   if (ended && WEXITSTATUS(status) != 0)
-    return Status(Code::kInternal, StrCat("ended with exit status ", WEXITSTATUS(status)));
+    return Error(Code::kInternal, "ended with exit status ", WEXITSTATUS(status));
   if (child.text.empty()) return Status(Code::kInternal, "gave nothing");
   std::string text = child.text.substr(1);
-  if (child.text.front() == kThrew) return Status(Code::kInternal, StrCat("failed: ", text, kReportBug));
+  if (child.text.front() == kThrew) return Error(Code::kInternal, "failed: ", text, kReportBug);
   return text;
 }
 

@@ -95,9 +95,8 @@ Status CheckDevice(const RegisteredMemory& local, const ConnectionView& connecti
   const std::string name = connection.transport_name();
   for (const RegionKey& key : local.keys)
     if (key.transport == name) return Status::Ok();
-  return {Code::kUnavailable,
-          StrCat("its local region is memory of device ", local.memory.ordinal, ", which ", name, " to ",
-                 connection.peer().label, " does not move; use host memory")};
+  return Error(Code::kUnavailable, "its local region is memory of device ", local.memory.ordinal, ", which ",
+               name, " to ", connection.peer().label, " does not move; use host memory");
 }
 
 Status TransferBuilder::Add(const Piece& piece, const ConnectionView& connection) {
@@ -105,8 +104,8 @@ Status TransferBuilder::Add(const Piece& piece, const ConnectionView& connection
   WC_ASSIGN_OR_RETURN(const auto* remote, Remote(piece.remote));
   const uint64_t length = piece.local.length();
   if (piece.remote.length() != length) {
-    return {Code::kInvalidArgument, StrCat("its local slice has ", length, " bytes, its remote slice ",
-                                           piece.remote.length(), "; give two of equal length")};
+    return Error(Code::kInvalidArgument, "its local slice has ", length, " bytes, its remote slice ",
+                 piece.remote.length(), "; give two of equal length");
   }
   WC_RETURN_IF_ERROR(CheckAccess(transfer->kind, remote->access, transfer->options.grant.id != 0));
   const PlacedPiece placed{.local_region = local->name.id,
@@ -139,10 +138,9 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
   const uint64_t past = uint64_t{options.signal.value_or(0)} + options.signals;
   if (options.signals < 1 || options.signals > SignalRange::kMostTogether ||
       past > SignalRange::kMostTransfers) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("the write counts as ", options.signals, " transfers from number ",
-                         options.signal.value_or(0), " on; a write may count as 1 to ",
-                         SignalRange::kMostTogether, ", with numbers below ", SignalRange::kMostTransfers));
+    return Error(Code::kInvalidArgument, "the write counts as ", options.signals, " transfers from number ",
+                 options.signal.value_or(0), " on; a write may count as 1 to ", SignalRange::kMostTogether,
+                 ", with numbers below ", SignalRange::kMostTransfers);
   }
   Core& core = *connection->core();
   TransferBuilder build(core.regions(), connection->imports(), core.transfers().Take());
@@ -154,9 +152,8 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
   transfer.pieces.reserve(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (Status status = build.Add(pieces[i], connection->view()); !status.ok()) {
-      return Status(status.code(),
-                    StrCat(kind == OpKind::kRead ? "read from " : "write to ",
-                           connection->view().peer().label, ", piece ", i, ": ", status.message()));
+      return Error(status.code(), kind == OpKind::kRead ? "read from " : "write to ",
+                   connection->view().peer().label, ", piece ", i, ": ", status.message());
     }
   }
   if (transfer.device && transfer.options.checksum) {
@@ -168,9 +165,8 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
   transfer.chunk_bytes = transfer.device && build.all_to_device ? DeviceChunk(chunk) : chunk;
   const uint64_t chunks = CountChunks(transfer.pieces, transfer.chunk_bytes);
   if (chunks > kMaxChunks) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("a transfer of ", chunks, " chunks, more than ", kMaxChunks,
-                         "; split it, or raise setting chunk, which is ", chunk, " bytes"));
+    return Error(Code::kInvalidArgument, "a transfer of ", chunks, " chunks, more than ", kMaxChunks,
+                 "; split it, or raise setting chunk, which is ", chunk, " bytes");
   }
   transfer.chunks = static_cast<uint32_t>(chunks);
   return std::exchange(build.transfer, {});

@@ -22,7 +22,7 @@ constexpr size_t kReadAtOnce = 64 << 10;
 
 Status Channel::Send(const Message& message) {
   if (out_.size() + kHeader + message.payload.size() > kMaxQueued) {
-    return {Code::kExhausted, StrCat("the peer does not read its control channel", kSeePeer)};
+    return Error(Code::kExhausted, "the peer does not read its control channel", kSeePeer);
   }
   ByteWriter header;
   header.Put(static_cast<uint32_t>(message.payload.size()), message.type);
@@ -77,10 +77,8 @@ Result<std::optional<Message>> Channel::Next() {
   const auto size = header.Get<uint32_t>();
   const auto type = header.Get<uint8_t>();
   if (rest.size() >= sizeof size && size > limit_) {
-    return Status(
-        Code::kProtocol,
-        StrCat("it sent a message of ", size, " bytes; at most ", limit_,
-               " are allowed: check that the address is of a weightcast endpoint of the same release"));
+    return Error(Code::kProtocol, "it sent a message of ", size, " bytes; at most ", limit_,
+                 " are allowed: check that the address is of a weightcast endpoint of the same release");
   }
   if (!header.ok() || rest.size() - kHeader < size) return std::optional<Message>();
   Message message{static_cast<MessageType>(type), std::string(rest.substr(kHeader, size))};

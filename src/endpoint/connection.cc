@@ -122,9 +122,9 @@ void Connection::State::OnSocket() {
   } while (!ended_ && !sent.ok() && received.ok() && *received > 0);
   const Status why = received.ok() ? sent : received.status();
   if (why.ok()) return;
-  End({Code::kPeerDead,
-       StrCat("the peer's process has ended, or the network to it is broken; see the log there: ",
-              why.message())});
+  End(Error(
+      Code::kPeerDead,
+      "the peer's process has ended, or the network to it is broken; see the log there: ", why.message()));
 }
 
 Status Connection::State::OnMessage(Message message) {
@@ -153,13 +153,12 @@ Status Connection::State::OnMessage(Message message) {
       if (!why) return {Code::kProtocol, "it sent a malformed shutdown message"};
       const bool of_us = why->code() == Code::kProtocol || why->code() == Code::kPeerDead ||
                          why->code() == Code::kExhausted;  // Where the peer's words speak of "it".
-      End({Code::kUnavailable, StrCat("the peer has ended the connection and says",
-                                      of_us ? " of this process" : "", ": ", why->message())});
+      End(Error(Code::kUnavailable, "the peer has ended the connection and says",
+                of_us ? " of this process: " : ": ", why->message()));
       return Status::Ok();
     }
     default:
-      return {Code::kProtocol,
-              StrCat("it sent a message of the unknown type ", static_cast<int>(message.type))};
+      return Error(Code::kProtocol, "it sent a message of the unknown type ", static_cast<int>(message.type));
   }
 }
 
@@ -173,9 +172,9 @@ void Connection::State::OnBeat() {
     if (ended_) return;
   }
   if (const Duration silence = now - channel_.heard(); silence >= lease) {
-    return End({Code::kPeerDead,
-                StrCat("the peer missed heartbeats for ", Seconds(silence), " s; declared dead (lease ",
-                       Seconds(lease), " s): check that it runs, and the network to it")});
+    return End(Error(Code::kPeerDead, "the peer missed heartbeats for ", Seconds(silence),
+                     " s; declared dead (lease ", Seconds(lease),
+                     " s): check that it runs, and the network to it"));
   }
   // Often enough for either side's lease.
   const Duration beat = std::max(std::min(lease, peer_lease_) / kBeats, kShortestBeat);
@@ -265,9 +264,9 @@ void Connection::State::On(const transport::Revoked& event) {
 
 void Connection::State::On(const transport::LinkClosed& event) {
   if (link_.transport == nullptr || event.link != link_.id) return;
-  End({Code::kUnavailable,
-       StrCat("transport ", view_.transport_name(), " closed link ", static_cast<uint32_t>(link_.id),
-              " to the peer without being told to; connect again to go on", kReportBug)});
+  End(Error(Code::kUnavailable, "transport ", view_.transport_name(), " closed link ",
+            static_cast<uint32_t>(link_.id), " to the peer without being told to; connect again to go on",
+            kReportBug));
   sender_.OnLinkClosed();
   grants_.OnLinkClosed();
 }

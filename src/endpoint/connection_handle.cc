@@ -57,10 +57,9 @@ Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
   WC_RETURN_IF_ERROR(connection.CheckUsable());
   WC_ASSIGN_OR_RETURN(const auto region, endpoint::ParseDescriptor(descriptor));
   if (region.name.owner != peer().incarnation) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("the region is of another process (incarnation ", region.name.owner, ") than ",
-                         connection.view().peer().label, " (incarnation ", peer().incarnation,
-                         "); if that process has restarted, import its new region"));
+    return Error(Code::kInvalidArgument, "the region is of another process (incarnation ", region.name.owner,
+                 ") than ", connection.view().peer().label, " (incarnation ", peer().incarnation,
+                 "); if that process has restarted, import its new region");
   }
   const std::string name = connection.view().transport_name();
   for (const endpoint::RegionKey& key : region.keys) {
@@ -68,9 +67,8 @@ Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
     const auto handle = connection.core()->links().Import(*connection.link().transport, connection.link().id,
                                                           region.name, region.registered, key.key);
     if (!handle.ok())
-      return Status(handle.status().code(),
-                    StrCat("cannot import a region of ", connection.view().peer().label, ": ",
-                           handle.status().message()));
+      return Error(handle.status().code(), "cannot import a region of ", connection.view().peer().label, ": ",
+                   handle.status().message());
     return connection.imports().Add({.handle = *handle,
                                      .offset = region.offset,
                                      .length = region.length,
@@ -78,13 +76,12 @@ Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
                                      .kind = region.kind});
   }
   if (region.kind == MemoryKind::kDevice) {
-    return Status(Code::kUnavailable,
-                  StrCat("the region is device memory of ", connection.view().peer().label, ", which ", name,
-                         " does not move; let the peer use host memory, or allow it another transport"));
+    return Error(Code::kUnavailable, "the region is device memory of ", connection.view().peer().label,
+                 ", which ", name,
+                 " does not move; let the peer use host memory, or allow it another transport");
   }
-  return Status(Code::kUnavailable,
-                StrCat(connection.view().peer().label, " has not registered this region with ", name,
-                       "; allow the same transports on both sides (setting transport)"));
+  return Error(Code::kUnavailable, connection.view().peer().label, " has not registered this region with ",
+               name, "; allow the same transports on both sides (setting transport)");
 }
 
 void Connection::Release(const RemoteRegion& region) { state_->imports().Remove(region); }
@@ -128,8 +125,8 @@ Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
     }
   });
   if (result.ok() || !connection.view().status().ok()) return result;
-  return Status(result.status().code(), StrCat("cannot open a grant for ", connection.view().peer().label,
-                                               ": ", result.status().message()));
+  return Error(result.status().code(), "cannot open a grant for ", connection.view().peer().label, ": ",
+               result.status().message());
 }
 
 Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline) {
@@ -142,13 +139,12 @@ Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfe
   }
   WC_RETURN_IF_ERROR(connection.view().status());
   if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
-    return {Code::kCancelled, StrCat("grant ", grant.slot, " for ", connection.view().peer().label,
-                                     " was revoked, or never opened; open a new one")};
+    return Error(Code::kCancelled, "grant ", grant.slot, " for ", connection.view().peer().label,
+                 " was revoked, or never opened; open a new one");
   }
-  return {Code::kTimedOut,
-          StrCat(arrived->transfers.load(), " of ", transfers,
-                 " transfers have come within the timeout of this call under the grant of ",
-                 connection.view().peer().label, "; check that it runs and writes, then wait again")};
+  return Error(Code::kTimedOut, arrived->transfers.load(), " of ", transfers,
+               " transfers have come within the timeout of this call under the grant of ",
+               connection.view().peer().label, "; check that it runs and writes, then wait again");
 }
 
 void Connection::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
@@ -169,14 +165,13 @@ GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
 Status Connection::Notify(std::string_view bytes) {
   State& connection = *state_;
   if (bytes.size() > kMaxNotice) {
-    return {Code::kInvalidArgument, StrCat("a notice of ", bytes.size(), " bytes, more than ", kMaxNotice,
-                                           "; send them by a write into a region of the peer")};
+    return Error(Code::kInvalidArgument, "a notice of ", bytes.size(), " bytes, more than ", kMaxNotice,
+                 "; send them by a write into a region of the peer");
   }
   WC_RETURN_IF_ERROR(connection.CheckUsable());
   if (!connection.notices().Reserve(bytes.size())) {
-    return {Code::kExhausted,
-            StrCat(connection.view().peer().label,
-                   " has not taken the notices that were sent before; let that process take them")};
+    return Error(Code::kExhausted, connection.view().peer().label,
+                 " has not taken the notices that were sent before; let that process take them");
   }
   endpoint::SubmitNow(connection.core()->progress(), [state = state_, notice = std::string(bytes)] {
     if (state->ended()) return;
@@ -215,9 +210,8 @@ Result<std::string> Connection::TakeNotice(TimePoint deadline) {
     }
     if (!end.ok()) return end;
     if (Clock::now() >= deadline) {
-      return Status(Code::kTimedOut, StrCat("no notice has come within the timeout of this call from ",
-                                            connection.view().peer().label,
-                                            "; check that it runs and sends one, then wait again"));
+      return Error(Code::kTimedOut, "no notice has come within the timeout of this call from ",
+                   connection.view().peer().label, "; check that it runs and sends one, then wait again");
     }
     connection.core()->progress().WaitFor(connection.notices().arrived(), before + 1, deadline);
   }

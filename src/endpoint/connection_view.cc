@@ -55,7 +55,7 @@ void ConnectionView::SetEnd(const Status& reason) {
   if (!status_.ok()) return;
   const bool broken = reason.code() == Code::kProtocol;
   status_ =
-      WithSameRelease({reason.code(), StrCat(peer_.label, broken ? kBrokeProtocol : ": ", reason.message())});
+      WithSameRelease(Error(reason.code(), peer_.label, broken ? kBrokeProtocol : ": ", reason.message()));
   ok_.store(false, std::memory_order_release);
 }
 

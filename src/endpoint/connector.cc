@@ -87,10 +87,10 @@ void Connector::GiveUp(const Call& call) {
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat("; ", error);
   Resolve(call,
-          {Code::kTimedOut, StrCat("no connection to ", Named(call->expected), addresses,
-                                   " within the timeout of this call; check that it runs, its address and "
-                                   "the firewall",
-                                   errors)},
+          Error(Code::kTimedOut, "no connection to ", Named(call->expected), addresses,
+                " within the timeout of this call; check that it runs, its address and "
+                "the firewall",
+                errors),
           nullptr);
 }
 
@@ -143,8 +143,7 @@ void Connector::FailConnecting(const Call& call) {
     call->again = context_.timers.Add(In(kBeforeRetry), [this, call] { StartConnecting(call); });
     return;
   }
-  std::string errors;
-  for (const std::string& error : call->errors) errors += StrCat(errors.empty() ? "" : "; ", error);
+  const std::string errors = Join(call->errors, "; ");
   // What an address says may tell what to do.
   const bool told = call->worst != Code::kUnavailable || errors.find("check ") != std::string::npos;
   Resolve(call,

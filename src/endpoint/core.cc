@@ -20,9 +20,8 @@ using Factories = std::span<const transport::TransportFactory>;
 Status CheckNames(const Identity& self) {
   for (const std::string& name : {self.job, self.role, self.engine}) {
     if (name.size() > kMaxName) {
-      return {Code::kInvalidArgument,
-              StrCat("the name '", name, "' has ", name.size(),
-                     " bytes; job, role and engine may have at most ", kMaxName, " each: shorten that name")};
+      return Error(Code::kInvalidArgument, "the name '", name, "' has ", name.size(),
+                   " bytes; job, role and engine may have at most ", kMaxName, " each: shorten that name");
     }
   }
   return Status::Ok();
@@ -33,11 +32,10 @@ Status AddTransport(const transport::TransportFactory& factory, const EndpointOp
   const bool twice =
       std::any_of(created.begin(), created.end(), [&](const auto& n) { return n.name == factory.name; });
   if (twice)
-    return {Code::kInvalidArgument, StrCat("setting transport names ", factory.name, " twice; name it once")};
+    return Error(Code::kInvalidArgument, "setting transport names ", factory.name, " twice; name it once");
   auto transport = factory.create({.settings = options.settings, .self = options.self.incarnation});
   if (!transport.ok()) {
-    return {transport.status().code(),
-            StrCat("transport ", factory.name, ": ", transport.status().message())};
+    return Error(transport.status().code(), "transport ", factory.name, ": ", transport.status().message());
   }
   WC_RETURN_IF_ERROR(poller.Add((*transport)->fd(), EPOLLIN, 0));
   created.push_back({std::string(factory.name), std::move(*transport)});
@@ -52,10 +50,9 @@ Result<Created> CreateTransports(const EndpointOptions& options, Factories facto
     const auto found =
         std::find_if(factories.begin(), factories.end(), [&](const auto& f) { return f.name == name; });
     if (found == factories.end()) {
-      std::string names;
-      for (const auto& factory : factories) names += StrCat(names.empty() ? "" : ", ", factory.name);
-      return Status(Code::kInvalidArgument,
-                    StrCat("setting transport has '", name, "', which is not a transport; allowed: ", names));
+      return Error(Code::kInvalidArgument, "setting transport has '", name,
+                   "', which is not a transport; allowed: ",
+                   Join(factories, ", ", &transport::TransportFactory::name));
     }
     WC_RETURN_IF_ERROR(AddTransport(*found, options, poller, created));
   }
@@ -71,8 +68,7 @@ Result<Created> CreateTransports(const EndpointOptions& options, Factories facto
       WC_LOG(kWarning, "going on without ", status.message());
     }
   }
-  if (created.empty())
-    return Status(Code::kUnavailable, StrCat("no transport works on this machine", reasons));
+  if (created.empty()) return Error(Code::kUnavailable, "no transport works on this machine", reasons);
   return created;
 }
 
@@ -170,7 +166,7 @@ void Core::Shutdown() {
     handshakes_->Stop();
     for (const auto& connection : connections_->All())
       connection->End(
-          {Code::kCancelled, StrCat(ToString(self()), " closed its endpoint; go on with a new one")});
+          Error(Code::kCancelled, ToString(self()), " closed its endpoint; go on with a new one"));
     regions_.CloseAll();
     CheckFenced();
   });

@@ -13,9 +13,8 @@ constexpr uint32_t kDescriptorMagic = 0x44524357;  // "WCRD"
 constexpr uint8_t kVersion = 2;
 
 Status Malformed(std::string_view what) {
-  return {Code::kProtocol,
-          StrCat("a region's descriptor is malformed: ", what,
-                 "; pass on all of its bytes unchanged, and run the same release of weightcast everywhere")};
+  return Error(Code::kProtocol, "a region's descriptor is malformed: ", what,
+               "; pass on all of its bytes unchanged, and run the same release of weightcast everywhere");
 }
 
 Status Check(const RegionDescriptor& descriptor) {

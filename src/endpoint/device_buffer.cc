@@ -49,8 +49,8 @@ Status WaitStream(const StreamRef& stream, const Settings& settings, TimePoint d
 
 Status CopyMemory(const Memory& to, const Memory& from, const Settings& settings) {
   if (to.length != from.length)
-    return {Code::kInvalidArgument, StrCat("a copy of ", from.length, " bytes to ", to.length,
-                                           " bytes was asked for; give two sides of equal length")};
+    return Error(Code::kInvalidArgument, "a copy of ", from.length, " bytes to ", to.length,
+                 " bytes was asked for; give two sides of equal length");
   if (to.kind == MemoryKind::kHost && from.kind == MemoryKind::kHost) {
     std::memcpy(to.address, from.address, to.length);
     return Status::Ok();

@@ -28,9 +28,8 @@ Result<DescribedMemory> DeviceMemory::Describe(const Memory& memory) {
   };
   auto described = describe();
   if (described.ok()) return described;
-  return Status(described.status().code(),
-                StrCat("cannot register ", HumanBytes(static_cast<double>(memory.length)), " of device ",
-                       memory.device, ": ", described.status().message()));
+  return Error(described.status().code(), "cannot register ", HumanBytes(static_cast<double>(memory.length)),
+               " of device ", memory.device, ": ", described.status().message());
 }
 
 /// Here, on the user's thread: later it would wait behind whatever the device runs. Without kernels all goes

@@ -11,8 +11,8 @@ namespace weightcast {
 using endpoint::Core;
 
 Status OutsideSlice(uint64_t offset, uint64_t length, uint64_t size) {
-  return {Code::kOutOfBounds, StrCat(length, " bytes at ", offset, " are not inside a slice of ", size,
-                                     " bytes; give a part inside it")};
+  return Error(Code::kOutOfBounds, length, " bytes at ", offset, " are not inside a slice of ", size,
+               " bytes; give a part inside it");
 }
 
 // --- Region ------------------------------------------------------------------------------------
@@ -60,10 +60,9 @@ class Region::State {
     });
     // Bounded: a region may be let go of by who holds progress.
     const bool known = core_->progress().WaitFor(writers->first, 1, In(std::chrono::seconds(1)));
-    return {Code::kTimedOut,
-            StrCat(known ? writers->second : "a peer", " may still write to a region of ",
-                   HumanBytes(static_cast<double>(length_)),
-                   "; keep the memory until that process has ended or continues (kill -CONT)")};
+    return Error(Code::kTimedOut, known ? writers->second : "a peer", " may still write to a region of ",
+                 HumanBytes(static_cast<double>(length_)),
+                 "; keep the memory until that process has ended or continues (kill -CONT)");
   }
 
  private:
@@ -103,9 +102,9 @@ Status WaitPhase(Transfer::State& transfer, uint32_t phase, TimePoint deadline) 
   if (transfer.phase.value() < phase) {
     if (transfer.core->forked()) return transfer.core->Usable();
     if (!transfer.core->progress().WaitFor(transfer.phase, phase, deadline)) {
-      return {Code::kTimedOut, StrCat("the transfer of ", transfer.bytes,
-                                      " bytes has not ended within the timeout of this call and continues; "
-                                      "wait again, or cancel it")};
+      return Error(Code::kTimedOut, "the transfer of ", transfer.bytes,
+                   " bytes has not ended within the timeout of this call and continues; "
+                   "wait again, or cancel it");
     }
   }
   return transfer.outcome;

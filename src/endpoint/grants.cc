@@ -33,9 +33,8 @@ Grants::Grant* Grants::Find(const GrantName& name) const {
 Result<GrantName> Grants::Reserve(GrantOptions options) {
   if (closed_) return Status(Code::kUnavailable, "the connection is closed; connect again");
   if (options.transfers > SignalRange::kMostTransfers) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("a grant of ", options.transfers,
-                         " transfers was asked for; open several of at most ", SignalRange::kMostTransfers));
+    return Error(Code::kInvalidArgument, "a grant of ", options.transfers,
+                 " transfers was asked for; open several of at most ", SignalRange::kMostTransfers);
   }
   // In turn, so that a slot rests after its use.
   for (uint32_t i = 0; i < transport::kGrantSlots; ++i) {
@@ -49,8 +48,8 @@ Result<GrantName> Grants::Reserve(GrantOptions options) {
     slots_[last_slot_] = std::move(grant);
     return slots_[last_slot_]->name;
   }
-  return Status(Code::kExhausted, StrCat("all ", transport::kGrantSlots - 1,
-                                         " grants of this connection are open; revoke some first"));
+  return Error(Code::kExhausted, "all ", transport::kGrantSlots - 1,
+               " grants of this connection are open; revoke some first");
 }
 
 void Grants::Free(uint32_t slot) {
@@ -68,8 +67,8 @@ void Grants::Drop(const GrantName& name) {
 Status Grants::Admit(Grant& grant, const Signal& signal) {
   const auto range = SignalRange::Of(signal.transfer);
   const auto wrong = [&](auto... what) {
-    return Status(Code::kProtocol, StrCat("it signalled chunk ", signal.chunk, " of ", signal.chunks,
-                                          " of transfer ", range.first, ", but ", what...));
+    return Error(Code::kProtocol, "it signalled chunk ", signal.chunk, " of ", signal.chunks, " of transfer ",
+                 range.first, ", but ", what...);
   };
   if (range.first + range.count > grant.transfers.size()) {
     return wrong("the grant is for ", grant.transfers.size(), " transfers");

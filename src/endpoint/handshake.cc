@@ -54,8 +54,8 @@ Result<Hello> ParseHello(std::string_view payload) {
   Hello hello;
   hello.version = in.Get<uint16_t>();
   if (in.ok() && hello.version != kProtocolVersion) {
-    return Status(Code::kProtocol, StrCat("one side speaks protocol version ", hello.version, ", the other ",
-                                          kProtocolVersion, "; run the same release of weightcast on both"));
+    return Error(Code::kProtocol, "one side speaks protocol version ", hello.version, ", the other ",
+                 kProtocolVersion, "; run the same release of weightcast on both");
   }
   hello.port = in.Get<uint16_t>();
   hello.identity.job = in.GetString(kMaxName);
@@ -70,8 +70,8 @@ Result<Hello> ParseHello(std::string_view payload) {
                   "the hello is malformed; run the same release of weightcast on both sides");
   if (hello.chunk < kMinChunk || hello.chunk > kMaxChunk || lease == 0 ||
       lease > static_cast<uint64_t>(kMaxLease.count())) {
-    return Status(Code::kProtocol, StrCat("in the hello, chunk (", hello.chunk, " bytes) or lease (", lease,
-                                          " ns) is out of range", kSameRelease));
+    return Error(Code::kProtocol, "in the hello, chunk (", hello.chunk, " bytes) or lease (", lease,
+                 " ns) is out of range", kSameRelease);
   }
   hello.lease = Duration(lease);
   return hello;
@@ -130,9 +130,9 @@ std::vector<Message> Handshaker::OnHello(const Message& message) {
 Status Handshaker::CheckPeer() const {
   const Identity& peer = peer_->identity;
   if (peer.job != mine_.identity.job) {
-    return {Code::kPermission,
-            StrCat(Claimed(mine_.identity), " is of job '", mine_.identity.job, "' and ", Claimed(peer),
-                   " of job '", Printable(peer.job, kMaxName), "'; give both the same WEIGHTCAST_JOB")};
+    return Error(Code::kPermission, Claimed(mine_.identity), " is of job '", mine_.identity.job, "' and ",
+                 Claimed(peer), " of job '", Printable(peer.job, kMaxName),
+                 "'; give both the same WEIGHTCAST_JOB");
   }
   if (peer.incarnation == mine_.identity.incarnation) {
     return {Code::kInvalidArgument, "an endpoint cannot connect to itself; give the address of another one"};
@@ -157,8 +157,8 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
         {Code::kProtocol, "the proof is malformed; run the same release of weightcast on both sides"});
   std::memcpy(proof.data(), message.payload.data(), proof.size());
   if (!SameDigest(proof, ProofOf(peer_role))) {
-    return Fail({Code::kPermission,
-                 StrCat(Claimed(peer_->identity), " and ", Claimed(mine_.identity), ": ", Missing(key_.of))});
+    return Fail(Error(Code::kPermission, Claimed(peer_->identity), " and ", Claimed(mine_.identity), ": ",
+                      Missing(key_.of)));
   }
   state_ = State::kProven;
   if (role_ == Role::kInitiator) return {};

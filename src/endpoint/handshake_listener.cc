@@ -29,8 +29,8 @@ Result<SocketAddress> BindAddress(const Settings& settings) {
   if (settings.bind.empty()) return AnyAddress();
   auto address = SocketAddress::Parse(WithPort(settings.bind, 0));
   if (address.ok() && address->family() != AF_UNIX) return address;
-  return Status(Code::kInvalidArgument, StrCat("setting bind is '", settings.bind,
-                                               "'; write a numeric address such as 10.0.0.1 or ::1"));
+  return Error(Code::kInvalidArgument, "setting bind is '", settings.bind,
+               "'; write a numeric address such as 10.0.0.1 or ::1");
 }
 
 /// 0: reachable from anywhere; 1: from the same link, under a scope name that may differ; 2: from here.
@@ -46,9 +46,8 @@ Result<std::vector<std::string>> Advertised(const Settings& settings, uint16_t p
     addresses.push_back(complete ? std::string(text) : WithPort(text, port));
     const std::string& address = addresses.back();
     if (!ParseHostPort(address).ok() || (address.starts_with('[') && !SocketAddress::Parse(address).ok())) {
-      return Status(Code::kInvalidArgument,
-                    StrCat("setting advertise has '", text,
-                           "', which is not an address; write a numeric one such as 10.0.0.1"));
+      return Error(Code::kInvalidArgument, "setting advertise has '", text,
+                   "', which is not an address; write a numeric one such as 10.0.0.1");
     }
   }
   return addresses;
@@ -88,8 +87,8 @@ Result<std::unique_ptr<HandshakeListener>> HandshakeListener::Open(const Setting
     made->addresses_ = {bound.ToString()};
   }
   if (made->addresses_.empty()) {
-    return Status(Code::kInvalidArgument, StrCat("no network address to offer; setting interface is '",
-                                                 settings.interface, "': name an interface that is up"));
+    return Error(Code::kInvalidArgument, "no network address to offer; setting interface is '",
+                 settings.interface, "': name an interface that is up");
   }
   return made;
 }

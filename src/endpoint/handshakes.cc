@@ -49,9 +49,8 @@ bool Handshakes::MakeRoom() {
   if (half_open_.empty()) return false;
   Attempt& attempt = *Find(half_open_.Victim());
   LogRefusal(attempt,
-             {Code::kExhausted,
-              StrCat("too many half-open handshakes (at most ", HalfOpen::Most(),
-                     "); if these are processes of your job, raise the limit of open files (ulimit -n)")});
+             Error(Code::kExhausted, "too many half-open handshakes (at most ", HalfOpen::Most(),
+                   "); if these are processes of your job, raise the limit of open files (ulimit -n)"));
   Erase(attempt, /*linger=*/false);
   return true;
 }
@@ -99,9 +98,8 @@ Handshakes::Attempt& Handshakes::NewAttempt(Role role, UniqueFd fd, const Socket
   attempt.limit = context_.timers.Add(In(most), [this, id, most] {
     if (Attempt* late = Find(id)) {
       Fail(*late,
-           {Code::kTimedOut,
-            StrCat("no handshake within ", Seconds(most),
-                   " s (setting connect_timeout); check that a weightcast endpoint runs at that address")});
+           Error(Code::kTimedOut, "no handshake within ", Seconds(most),
+                 " s (setting connect_timeout); check that a weightcast endpoint runs at that address"));
     }
   });
   return attempt;

@@ -39,8 +39,8 @@ Status Notices::OnCredit(std::string_view payload) {
 
 Result<bool> Notices::OnNotice(std::string bytes) {
   if (bytes.size() > kMaxNotice) {
-    return Status(Code::kProtocol, StrCat("it sent a notice of ", bytes.size(), " bytes; at most ",
-                                          kMaxNotice, " are allowed"));
+    return Error(Code::kProtocol, "it sent a notice of ", bytes.size(), " bytes; at most ", kMaxNotice,
+                 " are allowed");
   }
   received_ += CostOf(bytes.size());
   bool first = false;

@@ -13,7 +13,7 @@ using transport::LinkId;
 using transport::Role;
 
 Status OutOfTurn(std::string_view what) {
-  return {Code::kProtocol, StrCat("it sent ", what, " out of turn or malformed")};
+  return Error(Code::kProtocol, "it sent ", what, " out of turn or malformed");
 }
 
 }  // namespace
@@ -42,8 +42,8 @@ Result<std::string> Paths::OpenLink(Path& path, std::string_view offer, TimePoin
   auto blob = path.transport->OpenLink(path.link, role_, peer_.incarnation, offer, deadline);
   if (blob.ok() && blob->size() > kMaxBlob) {
     hooks_.close_link(path.link);
-    return Status(Code::kInternal, StrCat("the offer of transport ", path.name, " has ", blob->size(),
-                                          " bytes, more than ", kMaxBlob, kReportBug));
+    return Error(Code::kInternal, "the offer of transport ", path.name, " has ", blob->size(),
+                 " bytes, more than ", kMaxBlob, kReportBug);
   }
   path.open = blob.ok();
   if (!path.open) hooks_.drop_link(path.link);
@@ -173,7 +173,7 @@ Status Paths::OnChosen(std::string_view payload) {
   if (path.here == Path::State::kDown) {
     // It was ready when we said so and has gone down since.
     stage_ = Stage::kOver;
-    hooks_.failed({Code::kUnavailable, StrCat(path.name, ": ", path.reason)});
+    hooks_.failed(Error(Code::kUnavailable, path.name, ": ", path.reason));
     return Status::Ok();
   }
   if (path.here != Path::State::kReady) return OutOfTurn("a choice");
@@ -248,14 +248,11 @@ void Paths::Choose(size_t index) {
 void Paths::Fail() {
   if (stage_ >= Stage::kChosen) return;
   stage_ = Stage::kOver;
-  std::string reasons;
-  for (const Path& path : paths_) {
-    reasons += StrCat(reasons.empty() ? "" : "; ", path.name, ": ", path.reason);
-  }
-  hooks_.failed({Code::kUnavailable,
-                 StrCat("no transport reaches ", peer_.label,
-                        reasons.empty() ? "; allow the same transports on both sides (setting transport)"
-                                        : StrCat(" (", reasons, ")"))});
+  const std::string reasons =
+      Join(paths_, "; ", [](const Path& path) { return StrCat(path.name, ": ", path.reason); });
+  hooks_.failed(Error(Code::kUnavailable, "no transport reaches ", peer_.label,
+                      reasons.empty() ? "; allow the same transports on both sides (setting transport)"
+                                      : StrCat(" (", reasons, ")")));
 }
 
 void Paths::ClosePath(Path& path) {

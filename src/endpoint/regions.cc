@@ -53,8 +53,8 @@ Result<Regions::Handle> Regions::Acquire(const Memory& memory, Access access) {
     const auto shared = FindShared(bytes);
     const DescribedMemory whole = DescribeHostMemory(bytes, shared);
     if (Status status = Populate({whole.address, whole.length}, access); !status.ok()) {
-      return Status(status.code(),
-                    StrCat("cannot register ", HumanBytes(double(whole.length)), ": ", status.message()));
+      return Error(status.code(), "cannot register ", HumanBytes(double(whole.length)), ": ",
+                   status.message());
     }
   }
   return cache_.Acquire(bytes, access,
@@ -89,8 +89,7 @@ Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& m
   Publish(*registration);
   if (!status.ok()) {
     Retire(registration);
-    return Status(status.code(),
-                  StrCat("cannot register ", HumanBytes(double(memory.length)), status.message()));
+    return Error(status.code(), "cannot register ", HumanBytes(double(memory.length)), status.message());
   }
   if (registration->closing.load()) {
     Retire(registration);
@@ -114,7 +113,7 @@ Status Regions::RegisterWithAll(RegisteredMemory& registration) {
       registration.left_out.push_back({name, key.status().message()});
       continue;
     }
-    if (!key.ok()) return {key.status().code(), StrCat(" with ", name, ": ", key.status().message())};
+    if (!key.ok()) return Error(key.status().code(), " with ", name, ": ", key.status().message());
     ++registration.deregistrations;
     registration.keys.push_back({name, std::move(key).value()});
   }
@@ -125,8 +124,8 @@ Status Regions::RegisterWithAll(RegisteredMemory& registration) {
   std::string reasons;
   for (const auto& [name, reason] : registration.left_out)
     reasons += StrCat(reasons.empty() ? "" : "; ", name, ": ", reason);
-  return {Code::kUnavailable, StrCat(" of device ", memory.ordinal, ": no transport takes it (", reasons,
-                                     "); correct one of these, or allow another in setting transport")};
+  return Error(Code::kUnavailable, " of device ", memory.ordinal, ": no transport takes it (", reasons,
+               "); correct one of these, or allow another in setting transport");
 }
 
 /// Once for each transport.
@@ -196,7 +195,7 @@ Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> range
   for (const GrantRange& range : ranges) {
     const uint64_t length = range.first.length();
     const auto wrong = [&](const Status& why) {
-      return Status(why.code(), StrCat("range ", all.size(), " of the grant: ", why.message()));
+      return Error(why.code(), "range ", all.size(), " of the grant: ", why.message());
     };
     const auto whole = Granted(range.first);
     if (!whole.ok()) return wrong(whole.status());
@@ -204,10 +203,10 @@ Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> range
     const bool apart = range.count == 1 || (range.count > 1 && range.stride >= length && range.stride > 0);
     const uint64_t room = whole->length - offset - length;  // The slice lies inside.
     if (!apart || (range.count > 1 && (range.count - 1) > room / range.stride)) {
-      return wrong({Code::kOutOfBounds,
-                    StrCat("it has ", range.count, " runs of ", length, " bytes, one every ", range.stride,
-                           " bytes, from byte ", offset, " of a registration of ", whole->length,
-                           " bytes on; give at least one, all inside the registration and without overlap")});
+      return wrong(Error(Code::kOutOfBounds, "it has ", range.count, " runs of ", length,
+                         " bytes, one every ", range.stride, " bytes, from byte ", offset,
+                         " of a registration of ", whole->length,
+                         " bytes on; give at least one, all inside the registration and without overlap"));
     }
     all.push_back({.region = whole->region,
                    .generation = whole->generation,

@@ -58,7 +58,7 @@ Status Explain(const Transfer::State& transfer, Code code) {
     case Code::kPeerDead:
       return {code, "the peer's process has ended; start it again and connect to it"};
     default:
-      return {code, StrCat("the transport failed: ", CodeName(code), "; see the logs of both sides")};
+      return Error(code, "the transport failed: ", CodeName(code), "; see the logs of both sides");
   }
 }
 
@@ -116,10 +116,9 @@ void Sender::OnDeadline() {
       next_deadline_ = std::min(next_deadline_, transfer.options.deadline);
       continue;
     }
-    End(transfer,
-        {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks,
-                                 " chunks of the transfer were done by its deadline; check that the "
-                                 "peer runs, or set a later deadline")});
+    End(transfer, Error(Code::kTimedOut, transfer.done, " of ", transfer.chunks,
+                        " chunks of the transfer were done by its deadline; check that the "
+                        "peer runs, or set a later deadline"));
   }
   if (next_deadline_ == TimePoint::max()) return;
   deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });
@@ -131,10 +130,9 @@ void Sender::End(State& transfer, Status outcome) {
   waiting_.Remove(transfer);
   transfer.resend.clear();
   if (!outcome.ok()) {
-    outcome = {outcome.code(), StrCat(transfer.kind == OpKind::kRead ? "read of " : "write of ",
-                                      HumanBytes(static_cast<double>(transfer.bytes)),
-                                      transfer.kind == OpKind::kRead ? " from " : " to ", hooks_.peer, ": ",
-                                      outcome.message())};
+    outcome = Error(outcome.code(), transfer.kind == OpKind::kRead ? "read of " : "write of ",
+                    HumanBytes(static_cast<double>(transfer.bytes)),
+                    transfer.kind == OpKind::kRead ? " from " : " to ", hooks_.peer, ": ", outcome.message());
   }
   transfer.outcome = std::move(outcome);
   if (transfer.options.on_end) {
@@ -349,8 +347,8 @@ void Sender::FinishChunk(State& transfer, const Slot& slot) {
   } else if (slot.code != Code::kOk) {
     End(transfer, Explain(transfer, slot.code));
   } else if (slot.lost && slot.chunk.attempts >= kMaxAttempts) {
-    End(transfer, {Code::kUnavailable, StrCat("a chunk was lost ", slot.chunk.attempts + 1,
-                                              " times on failing lanes; check the network to the peer")});
+    End(transfer, Error(Code::kUnavailable, "a chunk was lost ", slot.chunk.attempts + 1,
+                        " times on failing lanes; check the network to the peer"));
   } else if (slot.lost) {
     trace::CounterNamed("endpoint.chunks_resent").Add();
     transfer.resend.push_back(

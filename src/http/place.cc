@@ -9,9 +9,8 @@ namespace weightcast::http {
 Result<Place> Place::Parse(std::string_view where, std::string_view setting, int example) {
   const size_t colon = where.rfind(':');
   const auto wrong = [&] {
-    return Status(
-        Code::kInvalidArgument,
-        StrCat(setting, " is '", where, "'; give host:port or host:low-high, as in 127.0.0.1:", example));
+    return Error(Code::kInvalidArgument, setting, " is '", where,
+                 "'; give host:port or host:low-high, as in 127.0.0.1:", example);
   };
   if (colon == std::string_view::npos) return wrong();
   const std::string_view ports = where.substr(colon + 1);

@@ -83,8 +83,8 @@ constexpr std::string_view kSmaller = "; use smaller buffers, or raise the limit
 constexpr std::string_view kNoSeals = "; let kernel and sandbox seal files of memfd_create";
 
 Status TooMuch(size_t bytes, std::string_view why) {
-  return {Code::kExhausted,
-          StrCat("cannot allocate ", HumanBytes(static_cast<double>(bytes)), " of shared memory: ", why)};
+  return Error(Code::kExhausted, "cannot allocate ", HumanBytes(static_cast<double>(bytes)),
+               " of shared memory: ", why);
 }
 
 }  // namespace

@@ -35,15 +35,15 @@ Status WhyNot(int error, std::span<std::byte> bytes, bool write) {
   const std::string those =
       StrCat(bytes.size(), " bytes at address ", reinterpret_cast<uintptr_t>(bytes.data()));
   if (error == ENOMEM) {
-    return {Code::kInvalidArgument,
-            StrCat("part of the ", those, " is not mapped; register only memory that is allocated")};
+    return Error(Code::kInvalidArgument, "part of the ", those,
+                 " is not mapped; register only memory that is allocated");
   }
   if (error == EFAULT || error == EINVAL || error == EPERM) {
-    return {Code::kInvalidArgument, StrCat("the ", those, " are not ", write ? "writable" : "readable",
-                                           "; register them with another access, or other memory")};
+    return Error(Code::kInvalidArgument, "the ", those, " are not ", write ? "writable" : "readable",
+                 "; register them with another access, or other memory");
   }
-  return {Code::kExhausted, StrCat("cannot make the pages of the ", those, " present: ", ErrnoText(error),
-                                   "; give this process more memory")};
+  return Error(Code::kExhausted, "cannot make the pages of the ", those, " present: ", ErrnoText(error),
+               "; give this process more memory");
 }
 
 /// EINVAL is both "this kernel does not know the advice" and "not this kind of memory".

@@ -13,7 +13,7 @@ namespace {
 
 Status Admit(const Identity& peer) {
   if (peer.role == kRole) return Status::Ok();
-  return {Code::kPermission, StrCat(ToString(peer), " is not a weightcast.p2p endpoint; check the address")};
+  return Error(Code::kPermission, ToString(peer), " is not a weightcast.p2p endpoint; check the address");
 }
 
 EndpointOptions EndpointOptionsOf(const EngineOptions& options) {
@@ -43,21 +43,18 @@ constexpr Duration kAtOnce = std::chrono::microseconds(50);
 constexpr Duration kMoment = std::chrono::milliseconds(1);
 
 Status NoSuchOperation(uint64_t number) {
-  return {Code::kInvalidArgument,
-          StrCat("there is no operation ", number,
-                 ", or its end was reported already; give a number that a call returned")};
+  return Error(Code::kInvalidArgument, "there is no operation ", number,
+               ", or its end was reported already; give a number that a call returned");
 }
 
 Status CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
   if (advert.owner != peer.connection.peer().incarnation) {
-    return {Code::kInvalidArgument,
-            StrCat("the advertised memory is not of the peer of this connection, ", NameOf(peer),
-                   "; pass on what that process has advertised since it started")};
+    return Error(Code::kInvalidArgument, "the advertised memory is not of the peer of this connection, ",
+                 NameOf(peer), "; pass on what that process has advertised since it started");
   }
   if (length > advert.length)
-    return {Code::kOutOfBounds,
-            StrCat(length, " bytes were asked for, and ", NameOf(peer), " advertised memory of ",
-                   advert.length, " bytes; let that endpoint advertise as many")};
+    return Error(Code::kOutOfBounds, length, " bytes were asked for, and ", NameOf(peer),
+                 " advertised memory of ", advert.length, " bytes; let that endpoint advertise as many");
   return Status::Ok();
 }
 
@@ -67,8 +64,8 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {
   if (options.gpu.index < 0 || options.gpu.index > UINT16_MAX - kFirstPort)
-    return Status(Code::kInvalidArgument, StrCat("the GPU index is ", options.gpu.index,
-                                                 "; it must be in [0, ", UINT16_MAX - kFirstPort, "]"));
+    return Error(Code::kInvalidArgument, "the GPU index is ", options.gpu.index, "; it must be in [0, ",
+                 UINT16_MAX - kFirstPort, "]");
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   EndpointOptions made = EndpointOptionsOf(engine->options_);
   Peers& peers = engine->peers_;
@@ -171,14 +168,14 @@ Status Engine::CloseChannel(uint64_t id) {
   const std::lock_guard lock(s_.mutex);
   const auto found = s_.channels.find(id);
   if (found == s_.channels.end())
-    return {Code::kInvalidArgument,
-            StrCat("there is no connection ", id, ", or it was removed; give the number of an open one")};
+    return Error(Code::kInvalidArgument, "there is no connection ", id,
+                 ", or it was removed; give the number of an open one");
   const ChannelPtr channel = found->second;
   if (channel->status.ok()) {
     peers_.TakeOff(*channel);
     s_.Send(*channel->peer, Close{.channel = channel->wire});
-    peers_.EndChannel(*channel, {Code::kCancelled,
-                                 StrCat("this process removed connection ", id, "; connect again to go on")});
+    peers_.EndChannel(*channel, Error(Code::kCancelled, "this process removed connection ", id,
+                                      "; connect again to go on"));
   }
   s_.channels.erase(id);
   return Status::Ok();
@@ -211,12 +208,12 @@ Status Engine::Deregister(uint64_t id) {
     const std::lock_guard lock(s_.mutex);
     const auto found = s_.memories.find(id);
     if (found == s_.memories.end())
-      return {Code::kInvalidArgument,
-              StrCat("no memory is registered as ", id, " any more, or at all; give the id of one that is")};
+      return Error(Code::kInvalidArgument, "no memory is registered as ", id,
+                   " any more, or at all; give the id of one that is");
     memory = found->second;
     memories_.Drop(*memory);
-    const Status reason(Code::kCancelled,
-                        StrCat("this process deregistered memory ", id, "; register it again to go on"));
+    const Status reason =
+        Error(Code::kCancelled, "this process deregistered memory ", id, "; register it again to go on");
     const auto all = s_.operations;
     for (const auto& [number, operation] : all) {
       const auto& parts = operation->parts;
@@ -283,8 +280,8 @@ Result<uint64_t> Engine::Send(uint64_t channel, std::span<const Local> from) {
 
 Result<uint64_t> Engine::Receive(uint64_t channel, std::span<const Local> to) {
   if (to.size() > kMaxPieces) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("a recv into ", to.size(), " pieces, more than ", kMaxPieces, "; split it"));
+    return Error(Code::kInvalidArgument, "a recv into ", to.size(), " pieces, more than ", kMaxPieces,
+                 "; split it");
   }
   WC_ASSIGN_OR_RETURN(const OperationPtr receive, operations_.Make(OperationKind::kReceive, to));
   const std::lock_guard lock(s_.mutex);
@@ -317,8 +314,8 @@ Result<uint64_t> Engine::Read(uint64_t channel, std::span<const Local> local,
 Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::span<const Local> local,
                                   std::span<const Advert> adverts) {
   if (local.size() != adverts.size()) {
-    return Status(Code::kInvalidArgument, StrCat(local.size(), " pieces of local memory and ", adverts.size(),
-                                                 " of the peer's were given; give as many of each"));
+    return Error(Code::kInvalidArgument, local.size(), " pieces of local memory and ", adverts.size(),
+                 " of the peer's were given; give as many of each");
   }
   WC_ASSIGN_OR_RETURN(const OperationPtr operation, operations_.Make(kind, local));
   const std::lock_guard lock(s_.mutex);
@@ -326,7 +323,7 @@ Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::spa
   for (size_t i = 0; i < adverts.size(); ++i) {
     if (Status wrong = CheckAdvert(adverts[i], local[i].length, *operation->channel->peer); !wrong.ok()) {
       operations_.Retire(*operation);
-      return local.size() == 1 ? wrong : Status(wrong.code(), StrCat("piece ", i, ": ", wrong.message()));
+      return local.size() == 1 ? wrong : Error(wrong.code(), "piece ", i, ": ", wrong.message());
     }
     operation->remote.push_back(
         {.memory = adverts[i].memory, .offset = adverts[i].offset, .length = local[i].length});
@@ -376,10 +373,9 @@ Status Engine::Wait(uint64_t number, const Interrupted& interrupted) {
     lock.lock();
     if (stop) {
       cancelled = true;
-      operations_.Cancel(operation,
-                         {Code::kCancelled, StrCat("the wait for operation ", number,
-                                                   " was interrupted by a signal or by the caller, which "
-                                                   "cancels it; begin it again")});
+      operations_.Cancel(operation, Error(Code::kCancelled, "the wait for operation ", number,
+                                          " was interrupted by a signal or by the caller, which "
+                                          "cancels it; begin it again"));
     }
   }
   s_.operations.erase(number);

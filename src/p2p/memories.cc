@@ -36,17 +36,16 @@ Result<Part> Memories::Resolve(const Local& local, bool up_to_end) {
   const std::lock_guard lock(s_.mutex);
   const auto found = s_.memories.find(local.memory);
   if (found == s_.memories.end())
-    return Status(Code::kInvalidArgument,
-                  StrCat("no memory is registered as ", local.memory, "; register it first"));
+    return Error(Code::kInvalidArgument, "no memory is registered as ", local.memory, "; register it first");
   const Memory& memory = *found->second;
   const auto from = reinterpret_cast<uintptr_t>(memory.address);
   const auto at = reinterpret_cast<uintptr_t>(local.address);
   const bool begins_inside = at >= from && at - from < memory.length;
   const uint64_t room = begins_inside ? memory.length - (at - from) : 0;
   if (room == 0 || (local.length > room && !up_to_end)) {
-    return Status(Code::kOutOfBounds,
-                  StrCat(local.length, " bytes at address ", at, " do not lie in memory ", local.memory,
-                         ", which has ", memory.length, " bytes from ", from, " on; register all of them"));
+    return Error(Code::kOutOfBounds, local.length, " bytes at address ", at, " do not lie in memory ",
+                 local.memory, ", which has ", memory.length, " bytes from ", from,
+                 " on; register all of them");
   }
   return Part{.memory = found->second, .offset = at - from, .length = std::min(local.length, room)};
 }
@@ -62,8 +61,8 @@ Result<uint64_t> Memories::IdentityOf(const Memory& memory) {
 Status Memories::StillRegistered(const Operation& operation) const {
   for (const Part& part : operation.parts) {
     if (part.memory != nullptr && !s_.memories.contains(part.memory->id))
-      return {Code::kInvalidArgument,
-              StrCat("memory ", part.memory->id, " was deregistered meanwhile; register it again")};
+      return Error(Code::kInvalidArgument, "memory ", part.memory->id,
+                   " was deregistered meanwhile; register it again");
   }
   return Status::Ok();
 }

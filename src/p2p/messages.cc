@@ -103,7 +103,7 @@ void Members(auto& visit, End auto& m) {
 template <size_t kKind = 0>
 Result<Message> Get(uint8_t kind, ByteReader& from) {
   if constexpr (kKind == std::variant_size_v<Message>) {
-    return Status(Code::kProtocol, StrCat("sent a p2p message of unknown kind ", static_cast<int>(kind)));
+    return Error(Code::kProtocol, "sent a p2p message of unknown kind ", static_cast<int>(kind));
   } else {
     if (kind != kKind) return Get<kKind + 1>(kind, from);
     std::variant_alternative_t<kKind, Message> message;
@@ -129,7 +129,7 @@ Result<Message> Decode(std::string_view bytes) {
   if (!reader.ok()) return Status(Code::kProtocol, "sent an empty p2p message");
   WC_ASSIGN_OR_RETURN(Message message, Get(kind, reader));
   if (!reader.AtEnd())
-    return Status(Code::kProtocol, StrCat("sent a malformed p2p message of kind ", static_cast<int>(kind)));
+    return Error(Code::kProtocol, "sent a malformed p2p message of kind ", static_cast<int>(kind));
   return message;
 }
 

@@ -28,19 +28,18 @@ std::string Seal(ByteWriter body, size_t size) {
 /// The fields of what Seal made; kInvalidArgument if this is not it.
 Result<ByteReader> Unseal(std::string_view bytes, size_t size, uint32_t magic, std::string_view what) {
   if (bytes.size() != size)
-    return Status(Code::kInvalidArgument, StrCat(what, " must have ", size, " bytes, and ", bytes.size(),
-                                                 " were given; pass on all of its bytes unchanged"));
+    return Error(Code::kInvalidArgument, what, " must have ", size, " bytes, and ", bytes.size(),
+                 " were given; pass on all of its bytes unchanged");
   ByteReader checksum(bytes.substr(size - kChecksum));
   const std::string_view body = bytes.substr(0, size - kChecksum);
   ByteReader fields(body);
   if (fields.Get<uint32_t>() != magic)
-    return Status(Code::kInvalidArgument,
-                  StrCat(what,
-                         " is of another release of weightcast, or is something "
-                         "else; run the same release on both sides, and pass on all bytes unchanged"));
+    return Error(Code::kInvalidArgument, what,
+                 " is of another release of weightcast, or is something "
+                 "else; run the same release on both sides, and pass on all bytes unchanged");
   if (checksum.Get<uint64_t>() != Hash64(body))
-    return Status(Code::kInvalidArgument,
-                  StrCat(what, " was damaged on its way: its checksum is wrong; send it again"));
+    return Error(Code::kInvalidArgument, what,
+                 " was damaged on its way: its checksum is wrong; send it again");
   return fields;
 }
 

@@ -121,8 +121,9 @@ void Operations::OnStreamOver(uint64_t waits_as, const Status& outcome) {
   if (found == s_.awaiting.end()) return;
   const OperationPtr operation = found->second;
   if (!outcome.ok()) {
-    operation->reason = {outcome.code(), StrCat("the stream of this operation's memory is lost: ",
-                                                outcome.message(), "; look what runs on that stream")};
+    operation->reason =
+        Error(outcome.code(), "the stream of this operation's memory is lost: ", outcome.message(),
+              "; look what runs on that stream");
     if (operation->channel != nullptr) Cancel(operation, operation->reason);
     return;
   }
@@ -164,10 +165,9 @@ void Operations::MeetOffer(const OperationPtr& send) {
   if (!offered.reason.ok()) return Finish(*send, offered.reason);
   const uint64_t room = BytesOf(offered.offer.slices);
   if (send->bytes > room) {
-    return FailSend(
-        *send, {Code::kInvalidArgument, StrCat("a send of ", send->bytes, " bytes meets a recv of ", room,
-                                               " bytes at rank ", send->channel->peer->connection.peer().rank,
-                                               "; give that recv room for all of them")});
+    return FailSend(*send, Error(Code::kInvalidArgument, "a send of ", send->bytes, " bytes meets a recv of ",
+                                 room, " bytes at rank ", send->channel->peer->connection.peer().rank,
+                                 "; give that recv room for all of them"));
   }
   FitToPieces(*send, offered.offer.slices);
   send->grant = offered.offer.grant;

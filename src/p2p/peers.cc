@@ -163,7 +163,7 @@ ChannelPtr Peers::Named(const PeerPtr& peer, uint64_t wire) {
 }
 
 void Peers::EndForProtocolError(const PeerPtr& peer, const std::string& what) {
-  const Status reason(Code::kProtocol, StrCat(NameOf(*peer), " ", what, kSameRelease));
+  const Status reason = Error(Code::kProtocol, NameOf(*peer), " ", what, kSameRelease);
   WC_LOG(kError, "p2p: ", reason.message());
   Lose(peer, reason);
 }
@@ -188,7 +188,7 @@ void Peers::Heard(const PeerPtr& peer, const Close& close) {
   const ChannelPtr channel = found->second;
   TakeOff(*channel);
   EndChannel(*channel,
-             {Code::kUnavailable, StrCat(NameOf(*peer), " has removed this connection; connect again")});
+             Error(Code::kUnavailable, NameOf(*peer), " has removed this connection; connect again"));
 }
 
 void Peers::Heard(const PeerPtr& peer, const Describe& describe) {
@@ -211,14 +211,12 @@ void Peers::Heard(const PeerPtr& peer, const Want& want) {
     peer->told.erase(want.memory);  // It could not use what it was told before.
     return memories_.TellOf(*peer, *found->second);
   }
-  s_.Send(
-      *peer,
-      Describe{
-          .memory = want.memory,
-          .reason = {Code::kInvalidArgument,
-                     StrCat("memory ", want.memory, " of the p2p endpoint of rank ", s_.endpoint->self().rank,
-                            " is not registered any more; let that endpoint advertise its memory again")},
-          .descriptor = {}});
+  s_.Send(*peer, Describe{.memory = want.memory,
+                          .reason = Error(
+                              Code::kInvalidArgument, "memory ", want.memory, " of the p2p endpoint of rank ",
+                              s_.endpoint->self().rank,
+                              " is not registered any more; let that endpoint advertise its memory again"),
+                          .descriptor = {}});
 }
 
 void Peers::Heard(const PeerPtr& peer, const Forget& forget) {
@@ -256,8 +254,8 @@ void Peers::Heard(const PeerPtr& peer, Offer offer) {
 void Peers::Heard(const PeerPtr& peer, const Withdraw& withdraw) {
   const ChannelPtr channel = Named(peer, withdraw.channel);
   if (channel == nullptr) return;
-  const Status reason(withdraw.reason.code(),
-                      StrCat("the recv of ", NameOf(*peer), " has ended: ", withdraw.reason.message()));
+  const Status reason =
+      Error(withdraw.reason.code(), "the recv of ", NameOf(*peer), " has ended: ", withdraw.reason.message());
   if (const auto found = channel->sending.find(withdraw.number); found != channel->sending.end()) {
     return operations_.EndUnfinished(*OperationPtr(found->second), reason);
   }
@@ -271,8 +269,8 @@ void Peers::Heard(const PeerPtr& peer, const Withdraw& withdraw) {
 void Peers::Heard(const PeerPtr& peer, const Abandon& abandon) {
   const ChannelPtr channel = Named(peer, abandon.channel);
   if (channel == nullptr) return;
-  const Status reason(abandon.reason.code(),
-                      StrCat("the send of ", NameOf(*peer), " has ended: ", abandon.reason.message()));
+  const Status reason =
+      Error(abandon.reason.code(), "the send of ", NameOf(*peer), " has ended: ", abandon.reason.message());
   if (const auto found = channel->receiving.find(abandon.number); found != channel->receiving.end()) {
     const OperationPtr receive = found->second;
     if (receive->ending) {

@@ -16,8 +16,8 @@ void State::Send(const Peer& peer, const Message& message) {
 Result<ChannelPtr> State::Usable(uint64_t id) const {
   const auto found = channels.find(id);
   if (found == channels.end())
-    return Status(Code::kInvalidArgument, StrCat("there is no connection ", id,
-                                                 ", or it was removed; give the number of an open one"));
+    return Error(Code::kInvalidArgument, "there is no connection ", id,
+                 ", or it was removed; give the number of an open one");
   if (!found->second->status.ok()) return found->second->status;
   return found->second;
 }

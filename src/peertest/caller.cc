@@ -69,11 +69,9 @@ Result<Event> Caller::Next(TimePoint deadline) {
     Event event = stream_->Next(std::min(deadline, In(kLook)));
     if (Tells(event)) return event;
     if (Clock::now() >= deadline)
-      return Status(
-          Code::kTimedOut,
-          StrCat(
-              "the host at ", options_.address,
-              " does not answer in time; check `weightcast doctor --serve` there, and run the test again"));
+      return Error(
+          Code::kTimedOut, "the host at ", options_.address,
+          " does not answer in time; check `weightcast doctor --serve` there, and run the test again");
   }
 }
 
@@ -96,8 +94,7 @@ Result<Reply> Caller::Receive(Duration patience) {
   if (event->kind == Event::Kind::kMessage) {
     auto reply = DecodeReply(event->body);
     if (reply.ok()) return reply;
-    return Status(reply.status().code(),
-                  StrCat("the host at ", options_.address, ": ", reply.status().message()));
+    return Error(reply.status().code(), "the host at ", options_.address, ": ", reply.status().message());
   }
   over_ = {event->reason.code() == Code::kOk ? Code::kUnavailable : event->reason.code(),
            StrCat("the host at ", options_.address, " ended the test: ", OfServe(event->reason.message()))};
@@ -105,9 +102,8 @@ Result<Reply> Caller::Receive(Duration patience) {
 }
 
 Status Caller::WrongAnswer() const {
-  return {Code::kProtocol,
-          StrCat("the host at ", options_.address,
-                 " sent another kind of answer than was asked for; use the same weightcast on both")};
+  return Error(Code::kProtocol, "the host at ", options_.address,
+               " sent another kind of answer than was asked for; use the same weightcast on both");
 }
 
 }  // namespace weightcast::peertest

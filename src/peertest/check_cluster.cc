@@ -19,14 +19,7 @@ using doctor::Findings;
 using doctor::Level;
 
 constexpr size_t kMostNamed = 20;  ///< Of one kind; how many more there are is said.
-
-/// "a", "a, b and 3 more".
-std::string ListOf(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 5;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) text += StrCat(i == 0 ? "" : ", ", names[i]);
-  return names.size() > kMost ? StrCat(text, " and ", names.size() - kMost, " more") : text;
-}
+constexpr size_t kMostListed = 5;
 
 std::string WordsOf(const Culprit& culprit, const std::vector<std::string>& names) {
   switch (culprit.kind) {
@@ -97,16 +90,16 @@ void CheckHosts(const ClusterFacts& facts, const Matrix& matrix, Findings& findi
                    .subject = name,
                    .text = StrCat(targets.size(), " hosts are called ", name,
                                   ". Launchers and libraries that group ranks by host name mix them up."),
-                   .evidence = ListOf(targets),
+                   .evidence = JoinSome(targets, kMostListed),
                    .remedy = "hostnamectl set-hostname NAME  # one of its own for each host"});
   }
   if (by_version.size() < 2) return;
-  std::string evidence;
-  for (const auto& [version, names] : by_version)
-    evidence += StrCat(evidence.empty() ? "" : "; ", version, ": ", ListOf(names));
+  const auto of_version = [](const auto& each) {
+    return StrCat(each.first, ": ", JoinSome(each.second, kMostListed));
+  };
   findings.Warn({.check = "version",
                  .text = StrCat("The hosts have ", by_version.size(), " versions of weightcast."),
-                 .evidence = evidence,
+                 .evidence = Join(by_version, "; ", of_version),
                  .remedy = "weightcast --version  # on each host: install one release on all"});
 }
 

@@ -20,11 +20,9 @@ std::string LatencyText(const Latency& latency) {
 }
 
 std::string RatesText(const std::vector<Rate>& rates) {
-  std::string text;
-  for (const Rate& one : rates)
-    text += StrCat(text.empty() ? "" : ", ", GbitText(one.gbit), " at ",
-                   HumanBytes(static_cast<double>(one.bytes)));
-  return text;
+  return Join(rates, ", ", [](const Rate& one) {
+    return StrCat(GbitText(one.gbit), " at ", HumanBytes(static_cast<double>(one.bytes)));
+  });
 }
 
 /// One whose RDMA is broken, or missing while the other host has it, costs speed.

@@ -157,8 +157,8 @@ class Cluster {
       WC_ASSIGN_OR_RETURN(const ReportPiece piece,
                           caller.Ask<ReportPiece>(AskPiece{.from = report.size()}, kHostAnswer));
       if (piece.text.empty())
-        return Status(Code::kProtocol, StrCat("the report of the test from ", plan_.targets[tester],
-                                              " ends early; use the same weightcast on all hosts"));
+        return Error(Code::kProtocol, "the report of the test from ", plan_.targets[tester],
+                     " ends early; use the same weightcast on all hosts");
       report += piece.text;
     }
     return DecodeFacts(report);

@@ -99,21 +99,20 @@ Status DataLink::Await(const LinkPlace& peer) {
 
 Status DataLink::Meet(Connection connection, const LinkPlace& peer) {
   if (!(connection.peer() == Peer(peer.incarnation)))
-    return {Code::kProtocol,
-            StrCat(ToString(connection.peer()),
-                   " has connected, instead of the other host of this test; run the test again")};
+    return Error(Code::kProtocol, ToString(connection.peer()),
+                 " has connected, instead of the other host of this test; run the test again");
   if (connection.transport_name() != options_.transport)
-    return {Code::kUnavailable, StrCat("there is a connection, but not over ", options_.transport, ": ",
-                                       connection.Describe(), "; see the logs of both hosts for why")};
+    return Error(Code::kUnavailable, "there is a connection, but not over ", options_.transport, ": ",
+                 connection.Describe(), "; see the logs of both hosts for why");
   const auto descriptor = FromHex(peer.descriptor);
   if (!descriptor)
     return {Code::kProtocol,
             "the other host sent a malformed descriptor of its memory; use the same weightcast on both"};
   WC_ASSIGN_OR_RETURN(remote_, connection.Import(*descriptor));
   if (remote_.length() < memory_.size())
-    return {Code::kProtocol,
-            StrCat("the other host offers ", remote_.length(), " bytes of memory, fewer than the ",
-                   memory_.size(), " of this host; use the same weightcast on both")};
+    return Error(Code::kProtocol, "the other host offers ", remote_.length(),
+                 " bytes of memory, fewer than the ", memory_.size(),
+                 " of this host; use the same weightcast on both");
   connection_.emplace(std::move(connection));
   return Status::Ok();
 }
@@ -136,8 +135,8 @@ Result<GrantName> DataLink::TradeGrants(const GrantName& ours) {
   theirs.slot = in.Get<decltype(theirs.slot)>();
   theirs.id = in.Get<decltype(theirs.id)>();
   if (!in.AtEnd())
-    return Status(Code::kProtocol, StrCat("the other host sent a malformed notice of ", notice.size(),
-                                          " bytes; use the same weightcast on both"));
+    return Error(Code::kProtocol, "the other host sent a malformed notice of ", notice.size(),
+                 " bytes; use the same weightcast on both");
   return theirs;
 }
 
@@ -157,8 +156,8 @@ Status DataLink::PingOnce(bool first, uint32_t number, const GrantName& ours, co
 
 Result<std::vector<double>> DataLink::Ping(uint32_t count) {
   if (!connection_)
-    return Status(Code::kInternal,
-                  StrCat("a ping over ", options_.transport, " was begun before its connection", kReportBug));
+    return Error(Code::kInternal, "a ping over ", options_.transport, " was begun before its connection",
+                 kReportBug);
   WC_ASSIGN_OR_RETURN(const GrantName ours, connection_->OpenGrant({.transfers = count}));
   Status status;
   std::vector<double> times;

@@ -31,8 +31,8 @@ Result<std::unique_ptr<EchoProber>> EchoProber::Open(const SocketAddress& at, co
   WC_ASSIGN_OR_RETURN(made->key_, ParseEchoKey(key));
   WC_ASSIGN_OR_RETURN(made->fd_, OpenEcho(at, ports));
   if (connect(made->fd_.get(), to.raw(), to.length()) != 0)
-    return Status(Code::kUnavailable, StrCat("cannot send UDP to ", to.ToString(), ": ", ErrnoText(errno),
-                                             "; check this host's routes with ip route"));
+    return Error(Code::kUnavailable, "cannot send UDP to ", to.ToString(), ": ", ErrnoText(errno),
+                 "; check this host's routes with ip route");
   made->overhead_ = EchoOverhead(to.family());
   return made;
 }

@@ -63,8 +63,7 @@ size_t EchoOverhead(int family) {
 
 Result<UniqueFd> OpenEcho(const SocketAddress& at, PortRange ports) {
   UniqueFd fd(socket(at.family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid())
-    return Status(Code::kExhausted, StrCat("cannot make a UDP socket: ", ErrnoAndAdvice(errno)));
+  if (!fd.valid()) return Error(Code::kExhausted, "cannot make a UDP socket: ", ErrnoAndAdvice(errno));
   if (at.family() == AF_INET6) {
     SetOption(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
     SetOption(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
@@ -81,12 +80,10 @@ Result<UniqueFd> OpenEcho(const SocketAddress& at, PortRange ports) {
     if (bind(fd.get(), here.raw(), here.length()) == 0) return fd;
     error = errno;
   }
-  return Status(
-      Code::kUnavailable,
-      StrCat("cannot bind UDP at ", at.Host(), ": ", ErrnoText(error),
-             error == EADDRNOTAVAIL
-                 ? "; see with ip addr which addresses this host has"
-                 : "; give setting port_range free ports that this user may use, such as 29800-29899"));
+  return Error(Code::kUnavailable, "cannot bind UDP at ", at.Host(), ": ", ErrnoText(error),
+               error == EADDRNOTAVAIL
+                   ? "; see with ip addr which addresses this host has"
+                   : "; give setting port_range free ports that this user may use, such as 29800-29899");
 }
 
 std::optional<Received> ReceiveEcho(int fd, std::span<char> buffer, int* error) {

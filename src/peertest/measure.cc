@@ -116,7 +116,7 @@ Status Measurement::Open() {
                                 .key = key,
                                 .rank = 1,
                                 .interrupted = options_.interrupted});
-  if (!opened.ok()) return {opened.status().code(), StrCat("this host: ", opened.status().message())};
+  if (!opened.ok()) return Error(opened.status().code(), "this host: ", opened.status().message());
   link_ = std::move(*opened);
   auto answer = caller_.Ask<Opened>(
       AskOpen{.transport = options_.transport, .key = key, .traffic_class = traffic_class_}, kAnswerTime);

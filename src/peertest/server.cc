@@ -87,8 +87,7 @@ class Server final : public TestServer {
           {Code::kPermission,
            "the client has an observer's token, which may not measure; give the client the job's token"});
     } else if (clients_.size() >= kMostClients) {
-      stream->Close(
-          {Code::kExhausted, StrCat("it serves ", kMostClients, " tests already; try again later")});
+      stream->Close(Error(Code::kExhausted, "it serves ", kMostClients, " tests already; try again later"));
     } else {
       clients_[stream.get()];
     }
@@ -137,8 +136,8 @@ class Server final : public TestServer {
     if (begins && !test_) {
       BeginTest(stream, std::holds_alternative<AskOrder>(request));
     } else if (begins) {
-      Send(stream, Status(Code::kExhausted, StrCat("it is busy with a test with ", test_->peer,
-                                                   " and takes one at a time; try again when that is over")));
+      Send(stream, Error(Code::kExhausted, "it is busy with a test with ", test_->peer,
+                         " and takes one at a time; try again when that is over"));
       return;
     } else if (!mine) {
       Send(stream,
@@ -189,10 +188,9 @@ class Server final : public TestServer {
     const TimePoint now = Clock::now();
     const bool idle = !clients_[test_->stream.get()].waits && now - test_->asked > kIdle;
     if (!idle && now - test_->since < kLongest) return;
-    test_->stream->Close(
-        {Code::kTimedOut, StrCat("this test ", idle ? "sent nothing for " : "has run for ",
-                                 idle ? kIdle.count() : std::chrono::seconds(kLongest).count(),
-                                 " s or longer, and another host waits; run the test again")});
+    test_->stream->Close(Error(Code::kTimedOut, "this test ", idle ? "sent nothing for " : "has run for ",
+                               idle ? kIdle.count() : std::chrono::seconds(kLongest).count(),
+                               " s or longer, and another host waits; run the test again"));
     EndTest();
   }
 

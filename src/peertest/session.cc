@@ -126,8 +126,8 @@ Result<Reply> Session::On(const AskOrder& ask) {
       ask.target, ask.plan,
       {.settings = options_.settings, .token = std::move(token), .interrupted = options_.interrupted}));
   if (report_.size() > kMostReport)
-    return Status(Code::kInternal, StrCat("the report of a test has ", report_.size(), " bytes, above ",
-                                          kMostReport, kReportBug));
+    return Error(Code::kInternal, "the report of a test has ", report_.size(), " bytes, above ", kMostReport,
+                 kReportBug);
   return Reply(Ordered{.bytes = report_.size()});
 }
 

@@ -23,9 +23,8 @@ std::string_view Trim(std::string_view text) {
 }  // namespace
 
 Result<HostPort> ParseTarget(std::string_view text) {
-  const Status wrong(Code::kInvalidArgument,
-                     StrCat("'", text.substr(0, kMostTarget),
-                            "' is not the name or address of a host; write NAME, NAME:PORT or [IPV6]:PORT"));
+  const Status wrong = Error(Code::kInvalidArgument, "'", text.substr(0, kMostTarget),
+                             "' is not the name or address of a host; write NAME, NAME:PORT or [IPV6]:PORT");
   const bool blank = text.find_first_of(" \t,/") != std::string_view::npos;
   if (text.empty() || text.size() > kMostTarget || blank || !IsPrintable(text)) return wrong;
   // Brackets are only around all of an address.
@@ -54,20 +53,19 @@ Result<std::vector<std::string>> ParseHostsFile(std::string_view text) {
     const std::string_view host = Trim(row.substr(0, row.find('#')));
     if (host.empty()) continue;
     const auto place = ParseTarget(host);
-    if (!place.ok())
-      return Status(place.status().code(), StrCat("line ", line, ": ", place.status().message()));
+    if (!place.ok()) return Error(place.status().code(), "line ", line, ": ", place.status().message());
     if (!seen.insert(TargetText(*place)).second)
-      return Status(Code::kInvalidArgument,
-                    StrCat("line ", line, ": ", host, " is listed twice; remove one of the lines"));
+      return Error(Code::kInvalidArgument, "line ", line, ": ", host,
+                   " is listed twice; remove one of the lines");
     hosts.push_back(TargetText(*place));
     if (hosts.size() > kMostHosts)
-      return Status(Code::kInvalidArgument,
-                    StrCat("there are more than ", kMostHosts, " hosts; test a part at a time"));
+      return Error(Code::kInvalidArgument, "there are more than ", kMostHosts,
+                   " hosts; test a part at a time");
   }
   if (hosts.size() < 2)
-    return Status(Code::kInvalidArgument, StrCat("there are fewer than two hosts",
-                                                 hosts.empty() ? "" : StrCat(", only ", hosts.front()),
-                                                 "; write one host[:port] in each line"));
+    return Error(Code::kInvalidArgument, "there are fewer than two hosts",
+                 hosts.empty() ? "" : StrCat(", only ", hosts.front()),
+                 "; write one host[:port] in each line");
   return hosts;
 }
 
@@ -79,8 +77,8 @@ std::string TargetText(const HostPort& place) {
 Result<SocketAddress> SourceTo(const SocketAddress& target) {
   const UniqueFd socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket.valid() || connect(socket.get(), target.raw(), target.length()) != 0)
-    return Status(Code::kUnavailable, StrCat("there is no route to ", target.Host(), ": ", ErrnoText(errno),
-                                             "; check this host's routes with ip route"));
+    return Error(Code::kUnavailable, "there is no route to ", target.Host(), ": ", ErrnoText(errno),
+                 "; check this host's routes with ip route");
   return LocalAddressOf(socket.get());
 }
 

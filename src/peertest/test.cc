@@ -134,7 +134,7 @@ class Test {
   }
 
   Result<std::unique_ptr<EchoProber>> OpenProber() {
-    if (!echo_.error.empty()) return Status(Code::kUnavailable, StrCat("the other host: ", echo_.error));
+    if (!echo_.error.empty()) return Error(Code::kUnavailable, "the other host: ", echo_.error);
     WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(means_.settings.port_range));
     SocketAddress to = there_;
     to.set_port(static_cast<uint16_t>(echo_.port));

@@ -17,18 +17,18 @@ std::string Shown(std::string_view name) {
 
 Status CheckName(std::string_view name, const Shape& shape) {
   if (name.empty())
-    return {Code::kInvalidArgument,
-            StrCat("a tensor of shape ", ToString(shape), " has an empty name; give every tensor a name")};
+    return Error(Code::kInvalidArgument, "a tensor of shape ", ToString(shape),
+                 " has an empty name; give every tensor a name");
   if (name.size() > kMaxNameBytes) {
-    return {Code::kInvalidArgument, StrCat("the tensor name that begins '", name.substr(0, 64), "' has ",
-                                           name.size(), " bytes; shorten it to at most ", kMaxNameBytes)};
+    return Error(Code::kInvalidArgument, "the tensor name that begins '", name.substr(0, 64), "' has ",
+                 name.size(), " bytes; shorten it to at most ", kMaxNameBytes);
   }
   if (!IsPrintable(name))
-    return {Code::kInvalidArgument, StrCat("the tensor name '", Shown(name),
-                                           "' has control characters (shown as '?'); use printable names")};
+    return Error(Code::kInvalidArgument, "the tensor name '", Shown(name),
+                 "' has control characters (shown as '?'); use printable names");
   if (!IsUtf8(name))
-    return {Code::kInvalidArgument,
-            StrCat("the tensor name '", Shown(name), "' is not UTF-8; use printable names")};
+    return Error(Code::kInvalidArgument, "the tensor name '", Shown(name),
+                 "' is not UTF-8; use printable names");
   return Status::Ok();
 }
 
@@ -37,7 +37,7 @@ Status CheckName(std::string_view name, const Shape& shape) {
 Status CheckTensor(const TensorInfo& tensor) {
   WC_RETURN_IF_ERROR(CheckName(tensor.name, tensor.shape));
   const auto bad = [&](std::string_view what) {
-    return Status(Code::kInvalidArgument, StrCat("tensor '", tensor.name, "': ", what));
+    return Error(Code::kInvalidArgument, "tensor '", tensor.name, "': ", what);
   };
   if (static_cast<int>(tensor.dtype) >= kDTypeCount)
     return bad("its dtype is unknown; give one of the safetensors format, such as BF16");
@@ -61,35 +61,22 @@ Status CheckTensor(const TensorInfo& tensor) {
 Status CheckBox(const Box& box, const TensorInfo& tensor) {
   const size_t dims = tensor.shape.size();
   if (box.offset.size() != dims || box.size.size() != dims) {
-    return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' has shape ", ToString(tensor.shape),
-                                           " but its box has ", box.offset.size(), " offsets and ",
-                                           box.size.size(), " sizes; give one of each per dimension")};
+    return Error(Code::kInvalidArgument, "tensor '", tensor.name, "' has shape ", ToString(tensor.shape),
+                 " but its box has ", box.offset.size(), " offsets and ", box.size.size(),
+                 " sizes; give one of each per dimension");
   }
   for (size_t d = 0; d < dims; ++d) {
     if (box.offset[d] >= 0 && box.size[d] >= 0 && box.size[d] <= tensor.shape[d] &&
         box.offset[d] <= tensor.shape[d] - box.size[d])
       continue;
-    return {Code::kInvalidArgument,
-            StrCat("tensor '", tensor.name, "': the box with offset ", ToString(box.offset), " and size ",
-                   ToString(box.size), " is not inside the shape ", ToString(tensor.shape),
-                   "; correct offset and size")};
+    return Error(Code::kInvalidArgument, "tensor '", tensor.name, "': the box with offset ",
+                 ToString(box.offset), " and size ", ToString(box.size), " is not inside the shape ",
+                 ToString(tensor.shape), "; correct offset and size");
   }
   return Status::Ok();
 }
 
 int64_t ElementsOf(const Box& box) { return weightcast::ElementsOf(box.size); }
-
-std::optional<Box> Intersect(const Box& a, const Box& b) {
-  Box shared = a;
-  for (size_t d = 0; d < a.offset.size(); ++d) {
-    const int64_t begin = std::max(a.offset[d], b.offset[d]);
-    const int64_t end = std::min(a.offset[d] + a.size[d], b.offset[d] + b.size[d]);
-    if (begin >= end) return std::nullopt;
-    shared.offset[d] = begin;
-    shared.size[d] = end - begin;
-  }
-  return shared;
-}
 
 bool Contains(const Box& outer, const Box& inner) {
   for (size_t d = 0; d < outer.offset.size(); ++d) {

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
@@ -25,8 +24,6 @@ Status CheckBox(const Box& box, const TensorInfo& tensor);
 using weightcast::ElementsOf;  // Of a shape: the overload below would hide it.
 /// Elements in a box; 1 for a scalar's, 0 if any dimension is 0.
 int64_t ElementsOf(const Box& box);
-/// What two boxes of one tensor share; nullopt when that is nothing.
-std::optional<Box> Intersect(const Box& a, const Box& b);
 /// Whether `inner` lies wholly in `outer`.
 bool Contains(const Box& outer, const Box& inner);
 

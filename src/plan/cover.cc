@@ -41,10 +41,10 @@ Status CheckDisjoint(const TensorInfo& tensor, const DistinctBoxes& boxes, const
   const auto overlap = FindOverlap(index);
   if (!overlap) return Status::Ok();
   const auto [one, other] = *overlap;
-  return {Code::kInvalidArgument,
-          StrCat("tensor '", tensor.name, "': the box ", ToString(BoxOfIndex(index, one)), " of rank ",
-                 boxes.HoldersOf(one).front(), " overlaps ", ToString(BoxOfIndex(index, other)), " of rank ",
-                 boxes.HoldersOf(other).front(), "; shards must be equal or disjoint")};
+  return Error(Code::kInvalidArgument, "tensor '", tensor.name, "': the box ",
+               ToString(BoxOfIndex(index, one)), " of rank ", boxes.HoldersOf(one).front(), " overlaps ",
+               ToString(BoxOfIndex(index, other)), " of rank ", boxes.HoldersOf(other).front(),
+               "; shards must be equal or disjoint");
 }
 
 Status CheckCopies(const TensorInfo& tensor, std::span<const int> ranks, std::span<const int64_t> coords) {
@@ -54,9 +54,8 @@ Status CheckCopies(const TensorInfo& tensor, std::span<const int> ranks, std::sp
   for (size_t i = 1; i < ranks.size(); ++i) {
     copies = ranks[i] == ranks[i - 1] && std::ranges::equal(box(i), box(i - 1)) ? copies + 1 : 1;
     if (copies > kMaxCopies)
-      return {Code::kInvalidArgument,
-              StrCat("tensor '", tensor.name, "': rank ", ranks[i], " holds the box ",
-                     ToString(BoxAt(box(i))), " more than ", kMaxCopies, " times; register it fewer times")};
+      return Error(Code::kInvalidArgument, "tensor '", tensor.name, "': rank ", ranks[i], " holds the box ",
+                   ToString(BoxAt(box(i))), " more than ", kMaxCopies, " times; register it fewer times");
   }
   return Status::Ok();
 }
@@ -68,10 +67,10 @@ Status CheckHoldingsOfTensor(std::string_view holder, std::span<const Holding* c
   std::vector<int> ranks;
   for (const Holding* holding : holdings) {
     if (holding->tensor != tensor)
-      return {Code::kInvalidArgument,
-              StrCat("tensor '", tensor.name, "' is ", NameOf(tensor.dtype), " ", ToString(tensor.shape),
-                     " in one shard of ", holder, " and ", NameOf(holding->tensor.dtype), " ",
-                     ToString(holding->tensor.shape), " in another; give the same dtype and global shape")};
+      return Error(Code::kInvalidArgument, "tensor '", tensor.name, "' is ", NameOf(tensor.dtype), " ",
+                   ToString(tensor.shape), " in one shard of ", holder, " and ",
+                   NameOf(holding->tensor.dtype), " ", ToString(holding->tensor.shape),
+                   " in another; give the same dtype and global shape");
     if (ElementsOf(holding->box) == 0) continue;
     coords.insert(coords.end(), holding->box.offset.begin(), holding->box.offset.end());
     coords.insert(coords.end(), holding->box.size.begin(), holding->box.size.end());
@@ -82,10 +81,10 @@ Status CheckHoldingsOfTensor(std::string_view holder, std::span<const Holding* c
   const BoxIndex index(dims, GroupEqual(dims, ranks, coords).coords);
   const auto overlap = FindOverlap(index);
   if (!overlap) return Status::Ok();
-  return {Code::kInvalidArgument,
-          StrCat("tensor '", tensor.name, "': the boxes ", ToString(BoxOfIndex(index, overlap->first)),
-                 " and ", ToString(BoxOfIndex(index, overlap->second)), " of ", holder,
-                 " overlap; the shards of one tensor must be equal or disjoint")};
+  return Error(Code::kInvalidArgument, "tensor '", tensor.name, "': the boxes ",
+               ToString(BoxOfIndex(index, overlap->first)), " and ",
+               ToString(BoxOfIndex(index, overlap->second)), " of ", holder,
+               " overlap; the shards of one tensor must be equal or disjoint");
 }
 
 /// What of `region` lies outside the box `hit`, which it meets: a slab on either side per dimension.
@@ -176,9 +175,8 @@ Status CheckCover(const TensorInfo& tensor, std::span<const int> ranks, std::spa
   const int64_t wanted = weightcast::ElementsOf(tensor.shape);
   if (wanted == 0) return Status::Ok();
   if (ranks.empty()) {
-    return {Code::kInvalidArgument,
-            StrCat("tensor '", tensor.name, "' ", ToString(tensor.shape),
-                   ": no rank holds any of it; register the tensor or declare it not sent")};
+    return Error(Code::kInvalidArgument, "tensor '", tensor.name, "' ", ToString(tensor.shape),
+                 ": no rank holds any of it; register the tensor or declare it not sent");
   }
   WC_RETURN_IF_ERROR(CheckCopies(tensor, ranks, coords));
   const int dims = static_cast<int>(tensor.shape.size());
@@ -192,8 +190,8 @@ Status CheckCover(const TensorInfo& tensor, std::span<const int> ranks, std::spa
   const auto missing = FindMissing(tensor, index);
   const std::string what =
       missing ? StrCat("the box ", ToString(*missing)) : StrCat(wanted - held, " of its elements");
-  return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' ", ToString(tensor.shape),
-                                         ": no rank holds ", what, "; register the missing shard")};
+  return Error(Code::kInvalidArgument, "tensor '", tensor.name, "' ", ToString(tensor.shape),
+               ": no rank holds ", what, "; register the missing shard");
 }
 
 Status CheckHoldings(std::string_view holder, std::span<const Holding> holdings) {

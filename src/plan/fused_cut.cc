@@ -86,18 +86,18 @@ Status CheckCutsAmongEngines(const FusedTensors* fused, const Layout& sources, c
       const auto box = FindNewBox(sources, destinations, tensor);
       if (!box) continue;
       return InvalidArgument(
-          StrCat("rank ", box->rank, " needs the box ", ToString(box->box), " of tensor '", info.name,
-                 "', which no engine holds as it is; start the trainers first, whose rules say which "
-                 "tensors are fused"));
+          "rank ", box->rank, " needs the box ", ToString(box->box), " of tensor '", info.name,
+          "', which no engine holds as it is; start the trainers first, whose rules say which "
+          "tensors are fused");
     }
     const auto known = fused->find(info.name);
     if (known == fused->end() || known->second.dim >= static_cast<int>(info.shape.size())) continue;
     if (const auto cut = FindCut(destinations, tensor, known->second))
       return InvalidArgument(
-          StrCat("tensor '", info.name, "' is fused along dimension ", known->second.dim, ", and rank ",
-                 cut->rank, " holds only a part of that (", ToString(cut->box),
-                 "); register its rows of each part as several shards of the tensor, or views of the "
-                 "parts that the trainers hold"));
+          "tensor '", info.name, "' is fused along dimension ", known->second.dim, ", and rank ", cut->rank,
+          " holds only a part of that (", ToString(cut->box),
+          "); register its rows of each part as several shards of the tensor, or views of the "
+          "parts that the trainers hold");
   }
   return Status::Ok();
 }

@@ -15,16 +15,16 @@ constexpr uint64_t kAlwaysThere = uint64_t{1} << 20;
 
 Status CheckJsonText(std::string_view what, std::string_view text, int max_depth, std::string_view shorter) {
   if (text.size() > kMaxJsonBytes) {
-    return {Code::kInvalidArgument, StrCat(what, " has ", text.size(), " bytes; at most ", kMaxJsonBytes,
-                                           " are accepted; ", shorter)};
+    return Error(Code::kInvalidArgument, what, " has ", text.size(), " bytes; at most ", kMaxJsonBytes,
+                 " are accepted; ", shorter);
   }
   // The tree must have room from the start: to take it down where memory has run out needs memory itself.
   const uint64_t wanted = text.size() * kBytesPerCharacter;
   if (const uint64_t available = wanted > kAlwaysThere ? AvailableMemory() : kAlwaysThere;
       wanted > available) {
-    return {Code::kExhausted, StrCat("reading ", what, " may take ", HumanBytes(static_cast<double>(wanted)),
-                                     " of memory, and ", HumanBytes(static_cast<double>(available)),
-                                     " are available; ", shorter, ", or give this process more")};
+    return Error(Code::kExhausted, "reading ", what, " may take ", HumanBytes(static_cast<double>(wanted)),
+                 " of memory, and ", HumanBytes(static_cast<double>(available)), " are available; ", shorter,
+                 ", or give this process more");
   }
   int depth = 0;
   bool in_string = false;
@@ -37,8 +37,8 @@ Status CheckJsonText(std::string_view what, std::string_view text, int max_depth
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++depth > max_depth)
-        return {Code::kInvalidArgument, StrCat(what, " is nested more than ", max_depth, " deep at byte ", i,
-                                               "; check its brackets, and that it is the right text")};
+        return Error(Code::kInvalidArgument, what, " is nested more than ", max_depth, " deep at byte ", i,
+                     "; check its brackets, and that it is the right text");
     } else if (c == ']' || c == '}') {
       --depth;
     }

@@ -183,8 +183,7 @@ Result<Layout> LayoutAssembler::Finish(int ranks) && {
   const auto twice = std::adjacent_find(order.begin(), order.end(),
                                         [&](int32_t a, int32_t b) { return infos[a].name == infos[b].name; });
   if (twice != order.end())
-    return Status(Code::kInvalidArgument,
-                  StrCat("tensor '", infos[*twice].name, "' is given twice; give each once"));
+    return Error(Code::kInvalidArgument, "tensor '", infos[*twice].name, "' is given twice; give each once");
   return std::move(layout_);
 }
 
@@ -195,10 +194,9 @@ Status CheckSameAcross(std::span<const Layout> engines, int first, int tensor_th
   const TensorInfo& a = engines[static_cast<size_t>(first)].tensor(tensor_there);
   const TensorInfo& b = engines[static_cast<size_t>(second)].tensor(tensor_here);
   if (a == b) return Status::Ok();
-  return {Code::kInvalidArgument,
-          StrCat("tensor '", a.name, "' is ", NameOf(a.dtype), " ", ToString(a.shape),
-                 " in another engine, but ", NameOf(b.dtype), " ", ToString(b.shape),
-                 " in this one; all engines must hold the same dtype and global shape")};
+  return Error(Code::kInvalidArgument, "tensor '", a.name, "' is ", NameOf(a.dtype), " ", ToString(a.shape),
+               " in another engine, but ", NameOf(b.dtype), " ", ToString(b.shape),
+               " in this one; all engines must hold the same dtype and global shape");
 }
 
 /// Where a tensor is found in the engines that have it: (engine, index there).
@@ -245,9 +243,8 @@ Result<Layout> JoinEngines(std::span<const Layout> engines) {
     }
     shift.push_back(shift.back() + engine.ranks());
     if (shift.back() > kMaxRanks)
-      return Status(Code::kInvalidArgument,
-                    StrCat("with this one, ", e + 1, " engines have ", shift.back(),
-                           " ranks together; at most ", kMaxRanks, " are allowed: use fewer engines"));
+      return Error(Code::kInvalidArgument, "with this one, ", e + 1, " engines have ", shift.back(),
+                   " ranks together; at most ", kMaxRanks, " are allowed: use fewer engines");
   }
   LayoutAssembler out;
   for (const Places& places : tensors) {

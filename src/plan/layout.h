@@ -50,8 +50,6 @@ struct Pattern {
   std::vector<MeshDim> mesh;
   friend auto operator<=>(const Pattern&, const Pattern&) = default;
 
-  /// Ranks in the mesh.
-  [[nodiscard]] int ranks() const;
   /// The largest rank in the mesh.
   [[nodiscard]] int last_rank() const;
 };

@@ -21,21 +21,21 @@ Status LayoutBuilder::CheckSame(const TensorInfo& tensor, int rank) const {
   if (at == seen_.end()) return Status::Ok();
   const TensorInfo& known = infos_[static_cast<size_t>(at->second.index)];
   if (at->second.rank < 0)
-    return InvalidArgument(
-        StrCat("tensor '", tensor.name, "' is given as a pattern and by rank ", rank, "; give it once"));
+    return InvalidArgument("tensor '", tensor.name, "' is given as a pattern and by rank ", rank,
+                           "; give it once");
   if (known == tensor) return Status::Ok();
-  return InvalidArgument(StrCat("tensor '", tensor.name, "' is ", NameOf(known.dtype), " ",
-                                ToString(known.shape), " ", "on rank ", at->second.rank, " but ",
-                                NameOf(tensor.dtype), " ", ToString(tensor.shape), " on rank ", rank,
-                                "; every rank must give the same dtype and global shape"));
+  return InvalidArgument("tensor '", tensor.name, "' is ", NameOf(known.dtype), " ", ToString(known.shape),
+                         " ", "on rank ", at->second.rank, " but ", NameOf(tensor.dtype), " ",
+                         ToString(tensor.shape), " on rank ", rank,
+                         "; every rank must give the same dtype and global shape");
 }
 
 Status LayoutBuilder::CheckRank(int rank, std::span<const Holding> holdings) const {
   if (rank < 0 || rank >= ranks_)
-    return InvalidArgument(
-        StrCat("rank ", rank, " is outside 0..", ranks_ - 1, "; check the rank and the world size"));
+    return InvalidArgument("rank ", rank, " is outside 0..", ranks_ - 1,
+                           "; check the rank and the world size");
   if (static_cast<size_t>(rank) < added_.size() && added_[static_cast<size_t>(rank)])
-    return InvalidArgument(StrCat("rank ", rank, " is given twice; every worker needs its own rank"));
+    return InvalidArgument("rank ", rank, " is given twice; every worker needs its own rank");
   for (const Holding& holding : holdings) {
     WC_RETURN_IF_ERROR(CheckTensor(holding.tensor));
     WC_RETURN_IF_ERROR(CheckBox(holding.box, holding.tensor));
@@ -52,10 +52,10 @@ int LayoutBuilder::Intern(const TensorInfo& tensor, int rank) {
 
 Status LayoutBuilder::AddRank(int rank, std::span<const Holding> holdings) {
   if (ranks_ < 1 || ranks_ > kMaxRanks)
-    return InvalidArgument(StrCat("a layout of ", ranks_, " ranks was asked for; give 1 to ", kMaxRanks));
+    return InvalidArgument("a layout of ", ranks_, " ranks was asked for; give 1 to ", kMaxRanks);
   WC_RETURN_IF_ERROR(CheckRank(rank, holdings));
   if (infos_.size() + holdings.size() > static_cast<size_t>(kMaxTensors))
-    return InvalidArgument(StrCat("there are more than ", kMaxTensors, " tensors; register fewer"));
+    return InvalidArgument("there are more than ", kMaxTensors, " tensors; register fewer");
   for (const Holding& holding : holdings) {
     const int tensor = Intern(holding.tensor, rank);
     if (IsEmpty(holding.box)) continue;
@@ -70,15 +70,15 @@ Status LayoutBuilder::AddRank(int rank, std::span<const Holding> holdings) {
 
 Status LayoutBuilder::AddPattern(const TensorInfo& tensor, const Pattern& pattern) {
   if (ranks_ < 1 || ranks_ > kMaxRanks)
-    return InvalidArgument(StrCat("a layout of ", ranks_, " ranks was asked for; give 1 to ", kMaxRanks));
+    return InvalidArgument("a layout of ", ranks_, " ranks was asked for; give 1 to ", kMaxRanks);
   WC_RETURN_IF_ERROR(CheckTensor(tensor));
   if (const Status status = CheckPattern(pattern, static_cast<int>(tensor.shape.size()), ranks_);
       !status.ok())
-    return InvalidArgument(StrCat("tensor '", tensor.name, "': ", status.message()));
+    return InvalidArgument("tensor '", tensor.name, "': ", status.message());
   if (seen_.contains(tensor.name))
-    return InvalidArgument(StrCat("tensor '", tensor.name, "' is given twice; give it once"));
+    return InvalidArgument("tensor '", tensor.name, "' is given twice; give it once");
   if (infos_.size() >= static_cast<size_t>(kMaxTensors))
-    return InvalidArgument(StrCat("there are more than ", kMaxTensors, " tensors; register fewer"));
+    return InvalidArgument("there are more than ", kMaxTensors, " tensors; register fewer");
   patterns_.emplace_back(Intern(tensor, -1), pattern);
   return Status::Ok();
 }
@@ -89,8 +89,8 @@ Status LayoutBuilder::CheckAllAdded() const {
   if (added_.empty()) return Status::Ok();
   const auto missing = std::find(added_.begin(), added_.end(), false);
   if (missing == added_.end()) return Status::Ok();
-  return InvalidArgument(
-      StrCat("rank ", missing - added_.begin(), " of ", ranks_, " was left out of the layout", kReportBug));
+  return InvalidArgument("rank ", missing - added_.begin(), " of ", ranks_, " was left out of the layout",
+                         kReportBug);
 }
 
 Status LayoutBuilder::AddBoxes(const TensorInfo& tensor, bool not_sent, std::span<const Item> items,

@@ -66,11 +66,11 @@ std::optional<int64_t> WholeNumber(const Json& json, int64_t limit) {
 
 /// `what` is named in errors.
 Result<std::vector<int64_t>> ReadNumbers(std::string_view what, const Json& json, int64_t limit) {
-  if (!json.is_array()) return InvalidArgument(StrCat(what, " must be a list of numbers"));
+  if (!json.is_array()) return InvalidArgument(what, " must be a list of numbers");
   std::vector<int64_t> out;
   for (const Json& entry : json) {
     const auto number = WholeNumber(entry, limit);
-    if (!number) return InvalidArgument(StrCat(what, " must have integers in [0, ", limit, "] only"));
+    if (!number) return InvalidArgument(what, " must have integers in [0, ", limit, "] only");
     out.push_back(*number);
   }
   return out;
@@ -83,22 +83,16 @@ Result<int> ReadNumber(const Json& json, const char* key, int limit, int absent)
   if (at == json.end() && absent >= 0) return absent;
   const auto number = at == json.end() ? std::nullopt : WholeNumber(*at, limit);
   if (number) return static_cast<int>(*number);
-  if (limit < 0)
-    return InvalidArgument(StrCat("'", key, "' names a pattern, but 'patterns' is empty; add it there"));
-  return InvalidArgument(StrCat("'", key, "' must be an integer in [0, ", limit, "]"));
+  if (limit < 0) return InvalidArgument("'", key, "' names a pattern, but 'patterns' is empty; add it there");
+  return InvalidArgument("'", key, "' must be an integer in [0, ", limit, "]");
 }
 
 Status CheckMembers(const Json& json, std::initializer_list<std::string_view> known) {
-  const auto allowed = [&] {
-    std::string names;
-    for (const std::string_view name : known) names += StrCat(names.empty() ? "" : ", ", name);
-    return names;
-  };
-  if (!json.is_object()) return InvalidArgument(StrCat("it must be an object with ", allowed()));
+  if (!json.is_object()) return InvalidArgument("it must be an object with ", Join(known, ", "));
   for (const auto& member : json.items()) {
     if (std::find(known.begin(), known.end(), member.key()) == known.end())
-      return InvalidArgument(
-          StrCat("unknown member '", member.key().substr(0, 64), "'; allowed: ", allowed()));
+      return InvalidArgument("unknown member '", member.key().substr(0, 64),
+                             "'; allowed: ", Join(known, ", "));
   }
   return Status::Ok();
 }
@@ -135,8 +129,7 @@ Status LayoutReader::ReadPattern(const Json& json) {
     return InvalidArgument("a pattern needs a 'mesh' and a list of 'placements'; give it both");
   WC_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadNumbers("'mesh'", json["mesh"], kMaxRanks));
   if (sizes.size() > static_cast<size_t>(kMaxMeshDims))
-    return InvalidArgument(
-        StrCat("a mesh has ", sizes.size(), " dimensions; give it at most ", kMaxMeshDims));
+    return InvalidArgument("a mesh has ", sizes.size(), " dimensions; give it at most ", kMaxMeshDims);
   std::vector<int64_t> strides(sizes.size(), 1);
   for (size_t i = sizes.size(); i-- > 1;)
     strides[i - 1] = std::min<int64_t>(strides[i] * sizes[i], kMaxRanks);
@@ -145,15 +138,14 @@ Status LayoutReader::ReadPattern(const Json& json) {
   }
   const Json& placements = json["placements"];
   if (strides.size() != sizes.size() || placements.size() != sizes.size())
-    return InvalidArgument(StrCat("a pattern has a mesh of ", sizes.size(), " dimensions, ", strides.size(),
-                                  " strides and ", placements.size(),
-                                  " placements; give one of each per dimension"));
+    return InvalidArgument("a pattern has a mesh of ", sizes.size(), " dimensions, ", strides.size(),
+                           " strides and ", placements.size(), " placements; give one of each per dimension");
   for (size_t i = 0; i < sizes.size(); ++i) {
     const Json& placement = placements[i];
     const auto cut = WholeNumber(placement, kMaxDims - 1);
     if (!cut && placement != "replicate")
-      return InvalidArgument(
-          StrCat("placement ", i, " must be \"replicate\" or the number of the dimension that is cut"));
+      return InvalidArgument("placement ", i,
+                             " must be \"replicate\" or the number of the dimension that is cut");
     pattern.mesh.push_back({static_cast<int>(sizes[i]), static_cast<int>(strides[i]),
                             cut ? static_cast<int>(*cut) : kReplicate});
   }
@@ -171,8 +163,8 @@ Result<TensorInfo> LayoutReader::ReadInfo(const Json& json) {
     return InvalidArgument("it has no 'dtype'; give it one, as a text");
   const auto dtype = DTypeFromName(json["dtype"].get_ref<const std::string&>());
   if (!dtype)
-    return InvalidArgument(StrCat("its dtype '", json["dtype"].get_ref<const std::string&>().substr(0, 64),
-                                  "' is unknown; use the names of the safetensors format, such as BF16"));
+    return InvalidArgument("its dtype '", json["dtype"].get_ref<const std::string&>().substr(0, 64),
+                           "' is unknown; use the names of the safetensors format, such as BF16");
   info.dtype = *dtype;
   if (!json.contains("shape")) return InvalidArgument("it has no 'shape'; give it one, as a list of sizes");
   WC_ASSIGN_OR_RETURN(info.shape, ReadNumbers("'shape'", json["shape"], kMaxTensorBytes));
@@ -187,9 +179,9 @@ Status LayoutReader::ReadPatternPart(const Json& json, const TensorInfo& info, i
   const Pattern& pattern = patterns_[static_cast<size_t>(index)];
   WC_RETURN_IF_ERROR(CheckPattern(pattern, static_cast<int>(info.shape.size()), ranks_ - shift));
   if (pattern.first_rank + shift < next_rank)
-    return InvalidArgument(StrCat("a part begins at rank ", pattern.first_rank + shift,
-                                  ", but the parts before it have ranks up to ", next_rank - 1,
-                                  "; give parts ranks of their own, in rising order"));
+    return InvalidArgument("a part begins at rank ", pattern.first_rank + shift,
+                           ", but the parts before it have ranks up to ", next_rank - 1,
+                           "; give parts ranks of their own, in rising order");
   out_.AddPatternPart(pattern, shift);
   next_rank = int64_t{pattern.last_rank()} + shift + 1;
   return Status::Ok();
@@ -206,8 +198,8 @@ Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool no
     const auto rank =
         entry.is_array() && entry.size() == 3 ? WholeNumber(entry[0], ranks_ - 1) : std::nullopt;
     if (!rank || *rank < last_rank)
-      return InvalidArgument(
-          StrCat("box ", at, " must be [rank, offsets, sizes], with ranks of the layout in rising order"));
+      return InvalidArgument("box ", at,
+                             " must be [rank, offsets, sizes], with ranks of the layout in rising order");
     Box box;
     WC_ASSIGN_OR_RETURN(box.offset, ReadNumbers("the offsets of a box", entry[1], kMaxTensorBytes));
     WC_ASSIGN_OR_RETURN(box.size, ReadNumbers("the sizes of a box", entry[2], kMaxTensorBytes));
@@ -243,7 +235,7 @@ Status LayoutReader::ReadTensor(const Json& json) {
     const Json& part = json["parts"][i];
     Status status = CheckMembers(part, {"pattern", "first_rank", "boxes"});
     if (status.ok()) status = ReadPart(part, info, not_sent, next_rank);
-    if (!status.ok()) return InvalidArgument(StrCat("part ", i, ": ", status.message()));
+    if (!status.ok()) return InvalidArgument("part ", i, ": ", status.message());
   }
   if (next_rank == 0 && !not_sent) return CheckCover(info, {}, {});
   return Status::Ok();
@@ -253,8 +245,8 @@ Result<Layout> LayoutReader::Read(const Json& document) {
   WC_RETURN_IF_ERROR(CheckMembers(document, {"version", "ranks", "patterns", "tensors"}));
   WC_ASSIGN_OR_RETURN(const int version, ReadNumber(document, "version", kMaxRanks, 1));
   if (version != 1)
-    return InvalidArgument(StrCat("it has version ", version,
-                                  ", and this weightcast reads version 1; write it in that version"));
+    return InvalidArgument("it has version ", version,
+                           ", and this weightcast reads version 1; write it in that version");
   WC_ASSIGN_OR_RETURN(ranks_, ReadNumber(document, "ranks", kMaxRanks, -1));
   if (ranks_ < 1) return InvalidArgument("'ranks' must be at least 1");
   static const Json kNone = Json::array();
@@ -263,14 +255,14 @@ Result<Layout> LayoutReader::Read(const Json& document) {
   if (!patterns.is_array() || !tensors.is_array())
     return InvalidArgument("'patterns' and 'tensors' must be lists");
   if (tensors.size() > static_cast<size_t>(kMaxTensors))
-    return InvalidArgument(StrCat("it has more than ", kMaxTensors, " tensors; list fewer"));
+    return InvalidArgument("it has more than ", kMaxTensors, " tensors; list fewer");
   for (const Json& pattern : patterns) {
     if (const Status status = ReadPattern(pattern); !status.ok())
-      return InvalidArgument(StrCat("pattern ", patterns_.size(), ": ", status.message()));
+      return InvalidArgument("pattern ", patterns_.size(), ": ", status.message());
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (const Status status = ReadTensor(tensors[i]); !status.ok())
-      return InvalidArgument(StrCat("tensor ", i, NameIn(tensors[i]), ": ", status.message()));
+      return InvalidArgument("tensor ", i, NameIn(tensors[i]), ": ", status.message());
   }
   return std::move(out_).Finish(ranks_);
 }
@@ -295,7 +287,7 @@ Result<Layout> ParseLayout(std::string_view json) {
   if (document.is_discarded())
     return InvalidArgument("the layout is not JSON; check its commas, quotes and brackets");
   Result<Layout> layout = LayoutReader().Read(document);
-  if (!layout.ok()) return InvalidArgument(StrCat("the layout: ", layout.status().message()));
+  if (!layout.ok()) return InvalidArgument("the layout: ", layout.status().message());
   return layout;
 }
 

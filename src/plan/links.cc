@@ -17,14 +17,6 @@ namespace {
 
 constexpr size_t kNamesShown = 10;
 
-/// "'a', 'b' and 7 more".
-std::string ListNames(const std::vector<std::string>& names) {
-  std::string out;
-  for (size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) out += (i > 0 ? ", " : "") + names[i];
-  if (names.size() > kNamesShown) out += StrCat(" and ", names.size() - kNamesShown, " more");
-  return out;
-}
-
 std::string Count(size_t count, std::string_view noun) {
   return StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
@@ -122,9 +114,9 @@ Status Resolver::AddLink(Link link) {
   const TensorInfo& to = destination(link.dst_tensor);
   WC_ASSIGN_OR_RETURN(const Transform transform, TransformBetween(from, to));
   if (transform == Transform::kQuantise && link.transform != transform)
-    return InvalidArgument(StrCat("tensor '", from.name, "' is ", NameOf(from.dtype),
-                                  " on the trainers' side but '", to.name, "' is ", NameOf(to.dtype),
-                                  " on the inference side; give the trainers a rule 'quantise' for it"));
+    return InvalidArgument("tensor '", from.name, "' is ", NameOf(from.dtype), " on the trainers' side but '",
+                           to.name, "' is ", NameOf(to.dtype),
+                           " on the inference side; give the trainers a rule 'quantise' for it");
   link.transform = transform;
   links_.push_back(link);
   return Status::Ok();
@@ -134,15 +126,14 @@ Status Resolver::Claim(int source, int destination) {
   const TensorInfo& from = this->source(source);
   const TensorInfo& to = this->destination(destination);
   if (from.shape != to.shape) {
-    return InvalidArgument(StrCat("tensor '", from.name, "' has shape ", ToString(from.shape),
-                                  " on the trainers' side but '", to.name, "' has ", ToString(to.shape),
-                                  " on the inference side; register equal shapes, or correct the rules"));
+    return InvalidArgument("tensor '", from.name, "' has shape ", ToString(from.shape),
+                           " on the trainers' side but '", to.name, "' has ", ToString(to.shape),
+                           " on the inference side; register equal shapes, or correct the rules");
   }
   int& owner = fed_by_[static_cast<size_t>(destination)];
   if (owner >= 0)
-    return InvalidArgument(StrCat("tensor '", to.name, "' would be filled twice: from '",
-                                  this->source(owner).name, "' and from '", from.name,
-                                  "'; correct the rules"));
+    return InvalidArgument("tensor '", to.name, "' would be filled twice: from '", this->source(owner).name,
+                           "' and from '", from.name, "'; correct the rules");
   owner = source;
   return Status::Ok();
 }
@@ -157,17 +148,16 @@ Status Resolver::FindQuantised() {
     if (!found) continue;
     used[found->rule] = true;
     if (!scales_.insert(found->scales.name).second)
-      return InvalidArgument(StrCat("tensor '", found->scales.name, "' would hold the scales of '",
-                                    source(t).name, "' and of another tensor; correct the rules"));
+      return InvalidArgument("tensor '", found->scales.name, "' would hold the scales of '", source(t).name,
+                             "' and of another tensor; correct the rules");
     quantised_.emplace(t, std::move(*found));
   }
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
     const auto* quantise = std::get_if<Quantise>(&rules_[rule]);
     if (quantise != nullptr && !used[rule])
-      return InvalidArgument(
-          StrCat("rule ", rule + 1, " quantises '", quantise->from,
-                 "', but no tensor of the trainers has that name, or an earlier rule takes it; "
-                 "correct or remove the rule"));
+      return InvalidArgument("rule ", rule + 1, " quantises '", quantise->from,
+                             "', but no tensor of the trainers has that name, or an earlier rule takes it; "
+                             "correct or remove the rule");
   }
   return Status::Ok();
 }
@@ -175,9 +165,9 @@ Status Resolver::FindQuantised() {
 Status Resolver::CheckDType(int source, int destination, const Quantised& quantised, DType dtype) const {
   const TensorInfo& to = this->destination(destination);
   if (to.dtype == dtype) return Status::Ok();
-  return InvalidArgument(StrCat("rule ", quantised.rule + 1, " quantises tensor '", this->source(source).name,
-                                "'; '", to.name, "' on the inference side must be ", NameOf(dtype),
-                                " for it, not ", NameOf(to.dtype)));
+  return InvalidArgument("rule ", quantised.rule + 1, " quantises tensor '", this->source(source).name,
+                         "'; '", to.name, "' on the inference side must be ", NameOf(dtype), " for it, not ",
+                         NameOf(to.dtype));
 }
 
 /// The scales go by themselves.
@@ -185,9 +175,9 @@ Status Resolver::FollowQuantised(int source, const Quantised& quantised) {
   const TensorInfo& from = this->source(source);
   const auto scales = trainers_.Find(quantised.scales.name);
   if (!scales || this->source(*scales) != quantised.scales)
-    return InvalidArgument(StrCat("rule ", quantised.rule + 1, " quantises tensor '", from.name,
-                                  "'; the trainers' layout must have '", quantised.scales.name, "' F32 ",
-                                  ToString(quantised.scales.shape), " for its scales"));
+    return InvalidArgument("rule ", quantised.rule + 1, " quantises tensor '", from.name,
+                           "'; the trainers' layout must have '", quantised.scales.name, "' F32 ",
+                           ToString(quantised.scales.shape), " for its scales");
   // Also where nobody wants the values.
   const auto landing = inference_.Find(quantised.scales.name);
   if (landing && !not_wanted_[static_cast<size_t>(*landing)])
@@ -229,13 +219,13 @@ Status Resolver::ApplySplit(const Split& split, int source, const std::vector<st
     if (!complete) continue;
     const TensorInfo& to = destination(*partner);
     if (split.dim >= static_cast<int>(to.shape.size()) || !AgreeBut(from.shape, to.shape, split.dim)) {
-      return InvalidArgument(StrCat("the split of '", from.name, "' ", ToString(from.shape),
-                                    " along dimension ", split.dim, " cannot make '", to.name, "' ",
-                                    ToString(to.shape), "; correct the rule or the shapes"));
+      return InvalidArgument("the split of '", from.name, "' ", ToString(from.shape), " along dimension ",
+                             split.dim, " cannot make '", to.name, "' ", ToString(to.shape),
+                             "; correct the rule or the shapes");
     }
     if (fed_by_[static_cast<size_t>(*partner)] >= 0)
-      return InvalidArgument(StrCat("tensor '", to.name, "' would be filled twice, once by the split of '",
-                                    from.name, "'; correct the rules"));
+      return InvalidArgument("tensor '", to.name, "' would be filled twice, once by the split of '",
+                             from.name, "'; correct the rules");
     fed_by_[static_cast<size_t>(*partner)] = source;
     const int64_t extent = to.shape[static_cast<size_t>(split.dim)];
     cuts.push_back(
@@ -244,9 +234,9 @@ Status Resolver::ApplySplit(const Split& split, int source, const std::vector<st
   }
   if (!complete) return Status::Ok();
   if (at != from.shape[static_cast<size_t>(split.dim)]) {
-    return InvalidArgument(StrCat("the split of '", from.name, "' ", ToString(from.shape),
-                                  " along dimension ", split.dim, " makes tensors that have ", at,
-                                  " together; correct the rule or the shapes"));
+    return InvalidArgument("the split of '", from.name, "' ", ToString(from.shape), " along dimension ",
+                           split.dim, " makes tensors that have ", at,
+                           " together; correct the rule or the shapes");
   }
   for (const Link& cut : cuts) WC_RETURN_IF_ERROR(AddLink(cut));
   return Status::Ok();
@@ -259,9 +249,9 @@ Result<bool> Resolver::ApplyFuse(const Fuse& fuse, size_t rule, int source) {
     auto& parts = fuses_[{rule, ExpandName(fuse.to, *captures)}];
     parts.resize(fuse.from.size(), -1);
     if (parts[part] >= 0)
-      return InvalidArgument(StrCat("tensors '", this->source(parts[part]).name, "' and '",
-                                    this->source(source).name, "' are both the part '", fuse.from[part],
-                                    "' of one fusion; correct the rules"));
+      return InvalidArgument("tensors '", this->source(parts[part]).name, "' and '",
+                             this->source(source).name, "' are both the part '", fuse.from[part],
+                             "' of one fusion; correct the rules");
     parts[part] = source;
     return true;
   }
@@ -280,9 +270,9 @@ Status Resolver::CheckFuse(const Fuse& fuse, int destination, const std::vector<
     shapes.push_back(StrCat("'", from.name, "' ", ToString(from.shape)));
   }
   if (fits && sum == to.shape[static_cast<size_t>(fuse.dim)]) return Status::Ok();
-  return InvalidArgument(StrCat("the fusion of ", ListNames(shapes), " along dimension ", fuse.dim,
-                                " cannot make '", to.name, "' ", ToString(to.shape),
-                                "; correct the rule or the shapes"));
+  return InvalidArgument("the fusion of ", JoinSome(shapes, kNamesShown), " along dimension ", fuse.dim,
+                         " cannot make '", to.name, "' ", ToString(to.shape),
+                         "; correct the rule or the shapes");
 }
 
 /// See FindCut: which rows of each part such a rank means is not known.
@@ -297,12 +287,13 @@ Status Resolver::CheckFusedWhole(size_t rule, int destination, const std::vector
   }
   const auto cut = FindCut(inference_, destination, fusion);
   if (!cut) return Status::Ok();
-  return InvalidArgument(
-      StrCat("rule ", rule + 1, " fuses ", ListNames(names), " into '", this->destination(destination).name,
-             "' along dimension ", dim, ", which inference rank ", cut->rank, " holds only in part (",
-             ToString(cut->box), "): its rows of each are not known; register on every rank its parts of ",
-             ListNames(names), " as several shards of '", this->destination(destination).name,
-             "', each with its own box, or its views of them under these names or renamed"));
+  return InvalidArgument("rule ", rule + 1, " fuses ", JoinSome(names, kNamesShown), " into '",
+                         this->destination(destination).name, "' along dimension ", dim,
+                         ", which inference rank ", cut->rank, " holds only in part (", ToString(cut->box),
+                         "): its rows of each are not known; register on every rank its parts of ",
+                         JoinSome(names, kNamesShown), " as several shards of '",
+                         this->destination(destination).name,
+                         "', each with its own box, or its views of them under these names or renamed");
 }
 
 Status Resolver::FinishFuse(size_t rule, const std::string& name, const std::vector<int>& parts) {
@@ -310,9 +301,9 @@ Status Resolver::FinishFuse(size_t rule, const std::string& name, const std::vec
   const auto some = *std::find_if(parts.begin(), parts.end(), [](int part) { return part >= 0; });
   const size_t hole = static_cast<size_t>(std::find(parts.begin(), parts.end(), -1) - parts.begin());
   if (hole < parts.size())
-    return InvalidArgument(StrCat("tensor '", source(some).name, "' is part of the fusion into '", name,
-                                  "', but the trainers have no tensor for '", fuse.from[hole],
-                                  "' to go with it; register it, or correct the rules"));
+    return InvalidArgument("tensor '", source(some).name, "' is part of the fusion into '", name,
+                           "', but the trainers have no tensor for '", fuse.from[hole],
+                           "' to go with it; register it, or correct the rules");
   const auto partner = inference_.Find(name);
   if (!partner) {
     for (const int part : parts) Partner(part, name);
@@ -323,9 +314,8 @@ Status Resolver::FinishFuse(size_t rule, const std::string& name, const std::vec
   WC_RETURN_IF_ERROR(CheckFusedWhole(rule, *partner, parts));
   int& owner = fed_by_[static_cast<size_t>(*partner)];
   if (owner >= 0)
-    return InvalidArgument(StrCat("tensor '", name, "' would be filled twice: from '", source(owner).name,
-                                  "' and by the fusion of '", source(some).name,
-                                  "' and others; correct the rules"));
+    return InvalidArgument("tensor '", name, "' would be filled twice: from '", source(owner).name,
+                           "' and by the fusion of '", source(some).name, "' and others; correct the rules");
   owner = some;
   int64_t at = 0;
   for (const int part : parts) {
@@ -381,12 +371,13 @@ Status Resolver::CheckPartners() const {
   if (alone_.empty() && hungry.empty()) return Status::Ok();
   std::string message;
   if (!alone_.empty()) {
-    message = StrCat(Count(alone_.size(), "tensor"),
-                     " of the trainers without a partner on the inference side: ", ListNames(alone_));
+    message =
+        StrCat(Count(alone_.size(), "tensor"),
+               " of the trainers without a partner on the inference side: ", JoinSome(alone_, kNamesShown));
   }
   if (!hungry.empty()) {
     message += StrCat(message.empty() ? "" : "; ", Count(hungry.size(), "tensor"),
-                      " of the inference side that no trainer sends: ", ListNames(hungry));
+                      " of the inference side that no trainer sends: ", JoinSome(hungry, kNamesShown));
   }
   return InvalidArgument(
       message +
@@ -416,10 +407,10 @@ Result<Transform> TransformBetween(const TensorInfo& source, const TensorInfo& d
   if (IsFloat(source.dtype) && IsFloat(destination.dtype)) return Transform::kCast;
   if (IsFloat(source.dtype) && destination.dtype == DType::kF8E4M3) return Transform::kQuantise;
   return InvalidArgument(
-      StrCat("tensor '", source.name, "' is ", NameOf(source.dtype), " on the trainers' side but '",
-             destination.name, "' is ", NameOf(destination.dtype),
-             " on the inference side, and only F32, F16 and BF16 are cast into each other; register "
-             "one dtype on both"));
+      "tensor '", source.name, "' is ", NameOf(source.dtype), " on the trainers' side but '",
+      destination.name, "' is ", NameOf(destination.dtype),
+      " on the inference side, and only F32, F16 and BF16 are cast into each other; register "
+      "one dtype on both");
 }
 
 bool MatchesAny(std::span<const std::string> patterns, std::string_view name) {

@@ -102,12 +102,10 @@ std::vector<std::string> PresetNames() {
 }
 
 Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype) {
-  std::string known;
-  for (const auto& [preset, make] : kPresets) {
+  for (const auto& [preset, make] : kPresets)
     if (name == preset) return make(dtype);
-    known += StrCat(known.empty() ? "" : ", ", preset);
-  }
-  return Status(Code::kInvalidArgument, StrCat("no preset model is named '", name, "'; there are ", known));
+  return Error(Code::kInvalidArgument, "no preset model is named '", name, "'; there are ",
+               Join(PresetNames(), ", "));
 }
 
 UnfusedModel Unfuse(std::span<const TensorInfo> tensors) {
@@ -210,11 +208,11 @@ Result<Layout> TpLayout(std::span<const TensorInfo> tensors, int ranks, int engi
   };
   WC_ASSIGN_OR_RETURN(Layout engine, LayoutByPattern(tensors, ranks, pattern_of));
   if (engines < 1)
-    return Status(Code::kInvalidArgument,
-                  StrCat("the number of engines is ", engines, "; it must be an integer of at least 1"));
+    return Error(Code::kInvalidArgument, "the number of engines is ", engines,
+                 "; it must be an integer of at least 1");
   if (engines > kMaxRanks / ranks)
-    return Status(Code::kInvalidArgument, StrCat(engines, " engines of ", ranks, " ranks each; give at most ",
-                                                 kMaxRanks, " ranks together"));
+    return Error(Code::kInvalidArgument, engines, " engines of ", ranks, " ranks each; give at most ",
+                 kMaxRanks, " ranks together");
   return JoinEngines(std::vector<Layout>(static_cast<size_t>(engines), engine));
 }
 

@@ -36,8 +36,8 @@ Status CheckStrides(const Pattern& pattern) {
     const MeshDim& dim = pattern.mesh[order.dim[i]];
     if (dim.size == 1) continue;
     if (dim.stride < reach)
-      return InvalidArgument(StrCat("a mesh stride of ", dim.stride,
-                                    " gives two places of its mesh the same rank; raise the stride"));
+      return InvalidArgument("a mesh stride of ", dim.stride,
+                             " gives two places of its mesh the same rank; raise the stride");
     reach = int64_t{dim.stride} * dim.size;
   }
   return Status::Ok();
@@ -60,12 +60,6 @@ bool FindAtPlace(std::span<const MeshDim> mesh, std::span<const int> place, cons
   return std::find(box.size.begin(), box.size.end(), 0) == box.size.end();
 }
 
-int Pattern::ranks() const {
-  int product = 1;
-  for (const MeshDim& dim : mesh) product *= dim.size;
-  return product;
-}
-
 int Pattern::last_rank() const {
   int rank = first_rank;
   for (const MeshDim& dim : mesh) rank += (dim.size - 1) * dim.stride;
@@ -74,21 +68,21 @@ int Pattern::last_rank() const {
 
 Status CheckPattern(const Pattern& pattern, int dims, int ranks) {
   if (pattern.mesh.size() > static_cast<size_t>(kMaxMeshDims))
-    return InvalidArgument(
-        StrCat("a mesh of ", pattern.mesh.size(), " dimensions; at most ", kMaxMeshDims, " are allowed"));
+    return InvalidArgument("a mesh of ", pattern.mesh.size(), " dimensions; at most ", kMaxMeshDims,
+                           " are allowed");
   int64_t last = pattern.first_rank;
   for (const MeshDim& dim : pattern.mesh) {
     if (dim.size < 1 || dim.size > kMaxRanks || dim.stride < 1 || dim.stride > kMaxRanks)
-      return InvalidArgument(StrCat("a mesh dimension of size ", dim.size, " and stride ", dim.stride,
-                                    "; both must be between 1 and ", kMaxRanks));
+      return InvalidArgument("a mesh dimension of size ", dim.size, " and stride ", dim.stride,
+                             "; both must be between 1 and ", kMaxRanks);
     if (dim.shard_dim < kReplicate || dim.shard_dim >= dims)
-      return InvalidArgument(StrCat("a mesh cuts dimension ", dim.shard_dim, " of a tensor of ", dims,
-                                    " dimensions; name one that it has"));
+      return InvalidArgument("a mesh cuts dimension ", dim.shard_dim, " of a tensor of ", dims,
+                             " dimensions; name one that it has");
     last += int64_t{dim.size - 1} * dim.stride;
   }
   if (pattern.first_rank < 0 || last >= ranks)
-    return InvalidArgument(StrCat("a mesh over ranks ", pattern.first_rank, " to ", last, " of a layout of ",
-                                  ranks, " ranks; use ranks below that"));
+    return InvalidArgument("a mesh over ranks ", pattern.first_rank, " to ", last, " of a layout of ", ranks,
+                           " ranks; use ranks below that");
   return CheckStrides(pattern);
 }
 

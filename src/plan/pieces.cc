@@ -156,8 +156,7 @@ Status Cutter::CheckBytes(const Cut& cut, int hit, const int64_t* box) const {
   const Box source = BoxAt(sources_.index.offset(hit).data());
   const Status status =
       Segments::Of(source, source_.dtype, BoxAt(box), destination_.dtype, part, dst_offset).status();
-  return status.ok() ? status
-                     : Status(status.code(), StrCat("tensor '", destination_.name, "': ", status.message()));
+  return status.ok() ? status : Error(status.code(), "tensor '", destination_.name, "': ", status.message());
 }
 
 Status Cutter::CutBox(const int64_t* box, Geometry& geometry) {
@@ -169,9 +168,8 @@ Status Cutter::CutBox(const int64_t* box, Geometry& geometry) {
   });
   std::sort(hits_.begin(), hits_.end());
   if (out_.coords.size() + hits_.size() * 2 * kMaxDims > kMaxCoords)
-    return {Code::kExhausted,
-            StrCat("the plan has more than ", kMaxCoords / (2 * kMaxDims),
-                   " boxes, the most that it can hold; use fewer engines or larger shards")};
+    return Error(Code::kExhausted, "the plan has more than ", kMaxCoords / (2 * kMaxDims),
+                 " boxes, the most that it can hold; use fewer engines or larger shards");
   found_ = 0;
   for (const int hit : hits_) {
     geometry.cuts.push_back(CutSource(hit));
@@ -179,9 +177,8 @@ Status Cutter::CutBox(const int64_t* box, Geometry& geometry) {
     if (BitsOf(source_.dtype) % 8 != 0) WC_RETURN_IF_ERROR(CheckBytes(geometry.cuts.back(), hit, box));
   }
   if (found_ == ElementsOf(wanted_)) return Status::Ok();
-  return {Code::kInvalidArgument,
-          StrCat("the trainers do not hold the box ", ToString(wanted_), " of tensor '", source_.name,
-                 "' exactly once; correct the trainers' layout")};
+  return Error(Code::kInvalidArgument, "the trainers do not hold the box ", ToString(wanted_), " of tensor '",
+               source_.name, "' exactly once; correct the trainers' layout");
 }
 
 Result<Geometry> Cutter::CutAll(const Destinations& destinations) {
@@ -292,9 +289,9 @@ Status Collector::AddPieces(uint32_t link, const Destinations& destinations, con
       total_bytes_ += cut.bytes;
     }
     if (routes_ > kMaxPieces || total_bytes_ > kMaxPlanBytes)
-      return {Code::kExhausted, StrCat("the plan has over ", routes_, " routes for over ", total_bytes_,
-                                       " bytes; at most ", kMaxPieces, " routes and ", kMaxPlanBytes,
-                                       " bytes fit: use fewer engines or larger shards")};
+      return Error(Code::kExhausted, "the plan has over ", routes_, " routes for over ", total_bytes_,
+                   " bytes; at most ", kMaxPieces, " routes and ", kMaxPlanBytes,
+                   " bytes fit: use fewer engines or larger shards");
   }
   return Status::Ok();
 }
@@ -306,14 +303,13 @@ void Collector::Weigh() {
 }
 
 Status Collector::TooLarge() const {
-  return {
-      Code::kExhausted,
-      StrCat("a plan from ", trainers_.ranks(), " ranks to ", inference_.ranks(), " has ", routes_,
-             " routes for ", HumanBytes(static_cast<double>(total_bytes_)), "; making it takes about ",
-             HumanBytes(static_cast<double>(MemoryWanted())), " of memory, and ",
-             HumanBytes(static_cast<double>(memory_)),
-             " are allowed (setting plan_memory; if 0, half of what is available); raise plan_memory, or use "
-             "fewer engines or larger shards")};
+  return Error(
+      Code::kExhausted, "a plan from ", trainers_.ranks(), " ranks to ", inference_.ranks(), " has ", routes_,
+      " routes for ", HumanBytes(static_cast<double>(total_bytes_)), "; making it takes about ",
+      HumanBytes(static_cast<double>(MemoryWanted())), " of memory, and ",
+      HumanBytes(static_cast<double>(memory_)),
+      " are allowed (setting plan_memory; if 0, half of what is available); raise plan_memory, or use "
+      "fewer engines or larger shards");
 }
 
 Status Collector::CollectLink(uint32_t link) {

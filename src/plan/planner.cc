@@ -68,10 +68,9 @@ Status CheckTables(const PlanReport& report, const std::vector<Shipment>& shipme
   for (const auto& [what, routes] : {std::pair{"source", &sent}, std::pair{"inference rank", &received}}) {
     for (size_t rank = 0; rank < routes->size(); ++rank) {
       if ((*routes)[rank] <= kMaxRoutesOfRank) continue;
-      return {Code::kExhausted,
-              StrCat("of the ", shipments.size(), " routes of the plan, ", what, " ", rank, " has ",
-                     (*routes)[rank], "; its table holds at most ", kMaxRoutesOfRank,
-                     ": use fewer engines, more trainers or larger shards")};
+      return Error(Code::kExhausted, "of the ", shipments.size(), " routes of the plan, ", what, " ", rank,
+                   " has ", (*routes)[rank], "; its table holds at most ", kMaxRoutesOfRank,
+                   ": use fewer engines, more trainers or larger shards");
     }
   }
   return Status::Ok();

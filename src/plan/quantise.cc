@@ -31,9 +31,9 @@ Result<std::optional<Quantised>> QuantisedBy(const NameRules& rules, const Tenso
   const auto* rule = first == rules.rules.end() ? nullptr : std::get_if<Quantise>(&*first);
   if (rule == nullptr) return std::optional<Quantised>();
   const auto refuse = [&](std::string_view has, std::string_view needed) {
-    return InvalidArgument(StrCat("rule ", first - rules.rules.begin() + 1, " quantises tensor '",
-                                  tensor.name, "' of the trainers, which has ", has, "; it must have ",
-                                  needed, ", or a rule before this one must match it"));
+    return InvalidArgument("rule ", first - rules.rules.begin() + 1, " quantises tensor '", tensor.name,
+                           "' of the trainers, which has ", has, "; it must have ", needed,
+                           ", or a rule before this one must match it");
   };
   if (tensor.shape.size() != 2) return refuse(StrCat("the shape ", ToString(tensor.shape)), "two dimensions");
   if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 && tensor.dtype != DType::kBF16)
@@ -58,10 +58,10 @@ bool HasWholeBlocks(const Box& box, const Shape& shape) {
 
 Status CheckBlocks(const TensorInfo& tensor, const Box& box, std::string_view holder) {
   if (HasWholeBlocks(box, tensor.shape)) return Status::Ok();
-  return InvalidArgument(StrCat(
-      "tensor '", tensor.name, "' ", ToString(tensor.shape), " is quantised in blocks of ", kBlockSize, " x ",
-      kBlockSize, ", but the box ", ToString(box), " of ", holder, " cuts blocks; cut at multiples of ",
-      kBlockSize, " in both dimensions, or let ranks hold more of it"));
+  return InvalidArgument("tensor '", tensor.name, "' ", ToString(tensor.shape), " is quantised in blocks of ",
+                         kBlockSize, " x ", kBlockSize, ", but the box ", ToString(box), " of ", holder,
+                         " cuts blocks; cut at multiples of ", kBlockSize,
+                         " in both dimensions, or let ranks hold more of it");
 }
 
 Status CheckBlocks(const Layout& layout, int tensor, std::string_view side) {

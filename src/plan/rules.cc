@@ -67,23 +67,21 @@ class Matcher {
 Result<std::vector<std::string_view>> PlaceholdersOf(std::string_view pattern) {
   if (pattern.empty()) return Status(Code::kInvalidArgument, "a name in the rules is empty; write one");
   if (pattern.size() > 1024)
-    return Status(Code::kInvalidArgument,
-                  StrCat("the name in the rules that begins '", pattern.substr(0, 64), "' has ",
-                         pattern.size(), " bytes; shorten it to at most 1024"));
+    return Error(Code::kInvalidArgument, "the name in the rules that begins '", pattern.substr(0, 64),
+                 "' has ", pattern.size(), " bytes; shorten it to at most 1024");
   std::vector<std::string_view> found;
   for (size_t at = 0; at < pattern.size();) {
     const size_t length = PlaceholderAt(pattern, at);
     if (length == 0 && (pattern[at] == '{' || pattern[at] == '}')) {
-      return Status(Code::kInvalidArgument,
-                    StrCat("'", pattern, "' has a brace that is not a placeholder; write {*} or {**}"));
+      return Error(Code::kInvalidArgument, "'", pattern,
+                   "' has a brace that is not a placeholder; write {*} or {**}");
     }
     if (length > 0) found.push_back(pattern.substr(at, length));
     at += std::max<size_t>(length, 1);
   }
   if (found.size() > static_cast<size_t>(kMaxPlaceholders)) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("'", pattern, "' has ", found.size(), " placeholders; at most ", kMaxPlaceholders,
-                         " are allowed"));
+    return Error(Code::kInvalidArgument, "'", pattern, "' has ", found.size(), " placeholders; at most ",
+                 kMaxPlaceholders, " are allowed");
   }
   return found;
 }
@@ -95,9 +93,8 @@ Status CheckNames(const std::vector<std::string>& first, const std::vector<std::
     for (const std::string& name : *names) {
       WC_ASSIGN_OR_RETURN(const auto found, PlaceholdersOf(name));
       if (found == wanted) continue;
-      return {Code::kInvalidArgument,
-              StrCat("'", first.front(), "' and '", name,
-                     "' have different placeholders; both need the same in the same order")};
+      return Error(Code::kInvalidArgument, "'", first.front(), "' and '", name,
+                   "' have different placeholders; both need the same in the same order");
     }
   }
   return Status::Ok();
@@ -106,26 +103,26 @@ Status CheckNames(const std::vector<std::string>& first, const std::vector<std::
 Status CheckManySided(std::string_view what, const std::string& one, const std::vector<std::string>& many,
                       int dim, size_t at_least) {
   if (many.size() < at_least || many.size() > 4096)
-    return {Code::kInvalidArgument,
-            StrCat(what, " '", one, "' lists ", many.size(), " names; ", at_least, " to 4096 are allowed")};
+    return Error(Code::kInvalidArgument, what, " '", one, "' lists ", many.size(), " names; ", at_least,
+                 " to 4096 are allowed");
   if (dim < 0)
-    return {Code::kInvalidArgument,
-            StrCat(what, " '", one, "' has dim ", dim, "; it must be an integer of at least 0")};
+    return Error(Code::kInvalidArgument, what, " '", one, "' has dim ", dim,
+                 "; it must be an integer of at least 0");
   std::set<std::string_view> names;
   for (const std::string& name : many)
     if (!names.insert(name).second)
-      return {Code::kInvalidArgument, StrCat(what, " '", one, "' lists '", name, "' twice; list each once")};
+      return Error(Code::kInvalidArgument, what, " '", one, "' lists '", name, "' twice; list each once");
   return CheckNames({one}, many);
 }
 
 Status CheckQuantise(const Quantise& rule) {
   if (rule.block != std::vector<int64_t>{128, 128})
-    return {Code::kInvalidArgument, StrCat("quantise of '", rule.from, "' has the block ",
-                                           ToString(rule.block), "; only [128, 128] is allowed")};
+    return Error(Code::kInvalidArgument, "quantise of '", rule.from, "' has the block ", ToString(rule.block),
+                 "; only [128, 128] is allowed");
   const std::string& to = ValuesOf(rule);
   if (to == rule.scales)
-    return {Code::kInvalidArgument, StrCat("quantise of '", rule.from, "' puts values and scales into '", to,
-                                           "'; give the scales another name")};
+    return Error(Code::kInvalidArgument, "quantise of '", rule.from, "' puts values and scales into '", to,
+                 "'; give the scales another name");
   return CheckNames({rule.from}, {to, rule.scales});
 }
 
@@ -170,7 +167,7 @@ namespace weightcast {
 Status CheckRules(const NameRules& rules) {
   for (size_t i = 0; i < rules.rules.size(); ++i) {
     if (const Status status = plan::CheckRule(rules.rules[i]); !status.ok())
-      return {status.code(), StrCat("rule ", i + 1, ": ", status.message())};
+      return Error(status.code(), "rule ", i + 1, ": ", status.message());
   }
   return Status::Ok();
 }

@@ -152,8 +152,8 @@ Result<Rule> RuleReader::Read() {
   if (!fault_.empty()) return InvalidArgument(fault_);
   for (const auto& member : json_.items()) {
     if (!known_.contains(member.key()))
-      return InvalidArgument(StrCat("it has the member '", member.key().substr(0, 64),
-                                    "', which rules of its kind do not have; remove it"));
+      return InvalidArgument("it has the member '", member.key().substr(0, 64),
+                             "', which rules of its kind do not have; remove it");
   }
   return rule;
 }
@@ -178,20 +178,18 @@ Result<NameRules> ParseRules(std::string_view json) {
     return InvalidArgument("the rules file must be an object with a list 'rules'");
   for (const auto& member : document.items()) {
     if (member.key() != "rules" && member.key() != "version")
-      return InvalidArgument(StrCat("the rules file has an unknown member '", member.key().substr(0, 64),
-                                    "'; allowed: rules, version"));
+      return InvalidArgument("the rules file has an unknown member '", member.key().substr(0, 64),
+                             "'; allowed: rules, version");
   }
   if (document.contains("version") && document["version"] != 1)
-    return InvalidArgument(StrCat("the rules file has version ", JsonText(document["version"]).substr(0, 64),
-                                  ", and this weightcast reads version 1; write it in that version"));
+    return InvalidArgument("the rules file has version ", JsonText(document["version"]).substr(0, 64),
+                           ", and this weightcast reads version 1; write it in that version");
   if (document["rules"].size() > kMaxRules)
-    return InvalidArgument(
-        StrCat("the rules file has more than ", kMaxRules, " rules; join some with patterns"));
+    return InvalidArgument("the rules file has more than ", kMaxRules, " rules; join some with patterns");
   NameRules out;
   for (const Json& rule : document["rules"]) {
     Result<Rule> read = RuleReader(rule).Read();
-    if (!read.ok())
-      return InvalidArgument(StrCat("rule ", out.rules.size() + 1, ": ", read.status().message()));
+    if (!read.ok()) return InvalidArgument("rule ", out.rules.size() + 1, ": ", read.status().message());
     out.rules.push_back(std::move(*read));
   }
   WC_RETURN_IF_ERROR(CheckRules(out));

@@ -52,9 +52,9 @@ Status CheckInside(std::string_view side, const Box& shard, const Box& box) {
   if (shard.offset.size() == box.offset.size() && shard.size.size() == box.size.size() &&
       box.offset.size() == box.size.size() && Contains(shard, box))
     return Status::Ok();
-  return {Code::kOutOfBounds,
-          StrCat("the route's box ", ToString(box), " is not inside the ", side, " shard ", ToString(shard),
-                 "; run the same release of weightcast everywhere, and register the tensor again")};
+  return Error(Code::kOutOfBounds, "the route's box ", ToString(box), " is not inside the ", side, " shard ",
+               ToString(shard),
+               "; run the same release of weightcast everywhere, and register the tensor again");
 }
 
 /// Bits to bytes; notes in `exact` whether that was possible.
@@ -95,9 +95,8 @@ Result<Segments> Segments::Of(const Box& src_shard, DType src_dtype, const Box& 
     out.count_ *= step.count;
   }
   if (exact) return out;
-  return Status(Code::kInvalidArgument,
-                StrCat("the box ", ToString(src_box), " of a tensor of ", NameOf(src_dtype),
-                       " begins or ends inside a byte; cut tensors of this dtype at whole bytes"));
+  return Error(Code::kInvalidArgument, "the box ", ToString(src_box), " of a tensor of ", NameOf(src_dtype),
+               " begins or ends inside a byte; cut tensors of this dtype at whole bytes");
 }
 
 Segment Segments::At(int64_t run) const {

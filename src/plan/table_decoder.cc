@@ -17,7 +17,7 @@ namespace {
 
 /// Who reads the table says how to get another.
 Status Corrupt(std::string_view reason) {
-  return {Code::kCorrupt, StrCat("the routing table is damaged: ", reason)};
+  return Error(Code::kCorrupt, "the routing table is damaged: ", reason);
 }
 
 bool IsStripOfBlocks(const RankTable::Route& route, const Shape& shape) {
@@ -217,9 +217,8 @@ Result<RankTable> DecodeRankTable(std::string_view bytes) {
   ByteReader header(bytes.substr(kTableMagic.size()));
   const auto version = header.Get<uint32_t>();
   if (version != kTableFormatVersion) {
-    return Status(Code::kProtocol,
-                  StrCat("the routing table has format version ", version, ", and this weightcast reads ",
-                         kTableFormatVersion, "; run the same release everywhere"));
+    return Error(Code::kProtocol, "the routing table has format version ", version,
+                 ", and this weightcast reads ", kTableFormatVersion, "; run the same release everywhere");
   }
   if (header.Get<uint64_t>() != Hash64(header.rest()))
     return Corrupt("it has a wrong checksum, so it was cut off or changed after it was made");

@@ -155,14 +155,13 @@ TableEncoder::TableEncoder(const Layout& trainers, const Layout& inference, cons
 Result<std::string> TableEncoder::Encode(RankTable::Role role, int rank, uint32_t epoch) const {
   const bool sends = role == RankTable::Role::kTrainer;
   if (rank < 0 || rank >= (sends ? table_.source_ranks() : table_.destination_ranks()))
-    return Status(
-        Code::kInvalidArgument,
-        StrCat("the plan has no ", sends ? "trainer " : "inference rank ", rank, ", only ",
-               sends ? table_.source_ranks() : table_.destination_ranks(), " from 0 on", kReportBug));
+    return Error(Code::kInvalidArgument, "the plan has no ", sends ? "trainer " : "inference rank ", rank,
+                 ", only ", sends ? table_.source_ranks() : table_.destination_ranks(), " from 0 on",
+                 kReportBug);
   const std::vector<uint32_t> routes = RoutesOf(role, rank, table_);
   const auto too_large = [&](std::string_view what) {
-    return Status(Code::kExhausted, StrCat("the table of ", sends ? "trainer " : "inference rank ", rank,
-                                           " has ", what, "; plan with fewer or larger shards"));
+    return Error(Code::kExhausted, "the table of ", sends ? "trainer " : "inference rank ", rank, " has ",
+                 what, "; plan with fewer or larger shards");
   };
   if (routes.size() > kMaxRoutesOfRank)
     return too_large(StrCat(routes.size(), " routes of at most ", kMaxRoutesOfRank));

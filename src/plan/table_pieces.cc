@@ -47,8 +47,8 @@ std::string WriteMessagePiece(const PieceHead& head, std::string_view payload) {
 }
 
 Status CorruptPieces(std::string_view reason) {
-  return {Code::kCorrupt, StrCat("the pieces of a large message do not fit together: ", reason,
-                                 "; use the same weightcast on all hosts, and start the worker again")};
+  return Error(Code::kCorrupt, "the pieces of a large message do not fit together: ", reason,
+               "; use the same weightcast on all hosts, and start the worker again");
 }
 
 Result<MessagePiece> ReadMessagePiece(std::string_view bytes) {
@@ -92,8 +92,8 @@ Result<std::vector<std::string>> SplitPieces(std::string_view bytes) {
   const size_t size =
       ZSTD_compress(compressed.data(), compressed.size(), bytes.data(), bytes.size(), kCompressionLevel);
   if (ZSTD_isError(size) != 0)
-    return Status(Code::kExhausted, StrCat("a large message cannot be compressed: ", ZSTD_getErrorName(size),
-                                           "; give this process more memory"));
+    return Error(Code::kExhausted, "a large message cannot be compressed: ", ZSTD_getErrorName(size),
+                 "; give this process more memory");
   const std::string_view rest(compressed.data(), size);
   PieceHead head{.count = static_cast<uint32_t>((size + kPayloadBytes - 1) / kPayloadBytes),
                  .raw_bytes = bytes.size(),
@@ -113,9 +113,8 @@ Result<std::string> JoinPieces(std::span<const std::string> pieces, size_t max_b
   }
   const PieceHead& head = read[0].head;
   if (head.raw_bytes > max_bytes)
-    return Status(Code::kExhausted,
-                  StrCat("a message in pieces would have ", head.raw_bytes, " bytes; at most ", max_bytes,
-                         " are accepted: register fewer and larger shards per rank"));
+    return Error(Code::kExhausted, "a message in pieces would have ", head.raw_bytes, " bytes; at most ",
+                 max_bytes, " are accepted: register fewer and larger shards per rank");
   WC_ASSIGN_OR_RETURN(const std::string compressed, Concatenate(read));
   if (ZSTD_getFrameContentSize(compressed.data(), compressed.size()) != head.raw_bytes)
     return CorruptPieces("their compressed size is not what they say");

@@ -16,7 +16,7 @@ namespace weightcast::plan {
 namespace {
 
 Status Offence(const std::string& message) {
-  return {Code::kInternal, StrCat("the plan that weightcast made is wrong: ", message, kReportBug)};
+  return Error(Code::kInternal, "the plan that weightcast made is wrong: ", message, kReportBug);
 }
 
 /// Stands for no shard among those of a rank.
@@ -176,8 +176,8 @@ Status TensorVerifier::SortByShard(std::span<const uint32_t> routes) {
 
 Status TensorVerifier::Check(int tensor, bool not_sent, std::span<const uint32_t> routes) {
   const auto named = [&](const Status& offence) {
-    return Status(offence.code(),
-                  StrCat("tensor '", request_.inference.tensor(tensor).name, "': ", offence.message()));
+    return Error(offence.code(), "tensor '", request_.inference.tensor(tensor).name,
+                 "': ", offence.message());
   };
   const bool several = request_.inference.several();
   Status status;

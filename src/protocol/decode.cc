@@ -11,17 +11,16 @@ namespace {
 
 Status CheckSize(std::string_view bytes) {
   if (bytes.size() <= kMaxMessageBytes) return Status::Ok();
-  return {Code::kProtocol, StrCat("it sent a message of ", bytes.size(), " bytes; at most ", kMaxMessageBytes,
-                                  " are allowed: use the same weightcast on all hosts")};
+  return Error(Code::kProtocol, "it sent a message of ", bytes.size(), " bytes; at most ", kMaxMessageBytes,
+               " are allowed: use the same weightcast on all hosts");
 }
 
 uint8_t KindOf(std::string_view bytes) { return bytes.empty() ? 0 : static_cast<uint8_t>(bytes.front()); }
 
 Status Unknown(std::string_view bytes) {
-  return {Code::kProtocol,
-          StrCat("it sent ",
-                 bytes.empty() ? "an empty message" : StrCat("a message of the unknown kind ", KindOf(bytes)),
-                 "; use the same weightcast on all hosts")};
+  return Error(Code::kProtocol, "it sent ",
+               bytes.empty() ? "an empty message" : StrCat("a message of the unknown kind ", KindOf(bytes)),
+               "; use the same weightcast on all hosts");
 }
 
 /// What follows the kind.

@@ -69,8 +69,8 @@ class Decoder {
   [[nodiscard]] Status status() {
     if (what_.empty() && in_.left() > 0) Fail(" is longer than its fields");
     if (what_.empty()) return Status::Ok();
-    return {Code::kProtocol, StrCat("a ", message_, " from the network", path_.empty() ? "" : ": ", path_,
-                                    what_, "; use the same weightcast on all hosts")};
+    return Error(Code::kProtocol, "a ", message_, " from the network", path_.empty() ? "" : ": ", path_,
+                 what_, "; use the same weightcast on all hosts");
   }
 
  private:

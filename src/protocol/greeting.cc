@@ -26,11 +26,9 @@ std::string Wrap(uint8_t byte, std::string_view inside) {
 template <typename T>
 Result<T> TheOnlyForm(T message, std::string_view bytes) {
   if (EncodeGreeting(message) == bytes) return message;
-  return Status(
-      Code::kProtocol,
-      StrCat(
-          "a ", TypeName<T>(),
-          " from the network: its first bytes differ from its fields; use the same weightcast on all hosts"));
+  return Error(
+      Code::kProtocol, "a ", TypeName<T>(),
+      " from the network: its first bytes differ from its fields; use the same weightcast on all hosts");
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace weightcast::protocol {
 
 Status CheckLabel(std::string_view label) {
   const auto bad = [](std::string_view what) {
-    return Status(Code::kInvalidArgument, StrCat("the label of a version ", what));
+    return Error(Code::kInvalidArgument, "the label of a version ", what);
   };
   if (label.size() > kMaxNameBytes)
     return bad(StrCat("has ", label.size(), " bytes; give at most ", kMaxNameBytes));
@@ -30,10 +30,9 @@ Status CheckLabel(std::string_view label) {
 
 Status CheckProtocol(uint32_t version) {
   if (version == kProtocolVersion) return Status::Ok();
-  return {Code::kProtocol,
-          StrCat("the controller speaks protocol version ", kProtocolVersion, ", and the worker ",
-                 version == 0 ? "an older one" : std::to_string(version),
-                 "; use the same weightcast on all hosts")};
+  return Error(Code::kProtocol, "the controller speaks protocol version ", kProtocolVersion,
+               ", and the worker ", version == 0 ? "an older one" : std::to_string(version),
+               "; use the same weightcast on all hosts");
 }
 
 std::string FaultOf(const Term& term) {

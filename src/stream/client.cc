@@ -128,8 +128,7 @@ class Client final : public ClientStream {
       case FrameKind::kClose: {
         const Status why = DecodeReason(got->body);  // "It sent" is said of this process.
         const bool of_us = got->body.starts_with(static_cast<char>(Code::kProtocol));
-        return Closed(
-            {why.code(), StrCat(of_us ? "the controller says of this process: " : "", why.message())});
+        return Closed(Error(why.code(), of_us ? "the controller says of this process: " : "", why.message()));
       }
       case FrameKind::kProof:
         break;

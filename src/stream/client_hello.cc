@@ -24,9 +24,9 @@ constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr std::string_view kFindOut = "; find out what connects from there";
 
 Status Malformed(std::string_view what) {
-  return {Code::kProtocol,
-          StrCat("it is not a weightcast process: its ClientHello (first TLS message) is malformed: ", what,
-                 kFindOut)};
+  return Error(Code::kProtocol,
+               "it is not a weightcast process: its ClientHello (first TLS message) is malformed: ", what,
+               kFindOut);
 }
 
 /// Takes big-endian numbers and prefixed strings from the front. After the first that is not there all are
@@ -123,12 +123,12 @@ Status ReadBody(std::string_view body, ClientHello& hello) {
 Status CheckHead(std::string_view bytes) {
   constexpr std::string_view kBegin = "\x16\x03";
   if (!bytes.starts_with(kBegin.substr(0, bytes.size())))
-    return {Code::kProtocol, StrCat("it is not a weightcast process: it does not speak TLS", kFindOut)};
+    return Error(Code::kProtocol, "it is not a weightcast process: it does not speak TLS", kFindOut);
   if (bytes.size() < kRecordHead) return Status::Ok();
   const size_t size = Reader(bytes.substr(3)).Number(2);
   if (size + kRecordHead > kMostHelloBytes)
-    return {Code::kProtocol, StrCat("it is not a weightcast process: its first TLS message has more than ",
-                                    kMostHelloBytes, " bytes", kFindOut)};
+    return Error(Code::kProtocol, "it is not a weightcast process: its first TLS message has more than ",
+                 kMostHelloBytes, " bytes", kFindOut);
   if (size < kHandshakeHead) return Malformed("too short");
   if (bytes.size() > size + kRecordHead) return Malformed("more follows it at once");
   if (bytes.size() > kRecordHead && static_cast<uint8_t>(bytes[kRecordHead]) != kClientHelloType)

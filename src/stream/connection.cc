@@ -16,8 +16,8 @@ namespace {
 constexpr size_t kRecordBytes = size_t{16} << 10;
 
 Status Broken(std::string_view what, int error) {
-  return {Code::kUnavailable, StrCat("the stream broke: ", what, ": ", ErrnoText(error),
-                                     "; check the network, and that the other side runs")};
+  return Error(Code::kUnavailable, "the stream broke: ", what, ": ", ErrnoText(error),
+               "; check the network, and that the other side runs");
 }
 
 Status ClosedSilently() {
@@ -47,7 +47,7 @@ void Connection::Take(std::string_view ciphertext) {
   // TLS itself answers to what the other side may send without end (KeyUpdate).
   if (cipher_.size() - cipher_sent_ > kMostCiphertext + 2 * kRecordBytes)
     return EndWith(
-        {Code::kExhausted, StrCat("the other side sends requests and does not read the answers", kSeePeer)});
+        Error(Code::kExhausted, "the other side sends requests and does not read the answers", kSeePeer));
   if (tls_.ended()) EndWith(ClosedSilently());
 }
 
@@ -73,12 +73,12 @@ Result<std::optional<Frame>> Connection::Next() {
 
 Status Connection::Queue(FrameKind kind, std::string_view body) {
   if (body.size() > kMostFrameBytes)
-    return {Code::kInvalidArgument, StrCat("a frame of ", body.size(), " bytes; at most ", kMostFrameBytes,
-                                           " go into one: please report this as a bug")};
+    return Error(Code::kInvalidArgument, "a frame of ", body.size(), " bytes; at most ", kMostFrameBytes,
+                 " go into one: please report this as a bug");
   // The reason of the end always finds a place.
   if (kind != FrameKind::kClose && queued_ + body.size() + kFrameHead > most_queued_)
-    return {Code::kExhausted, StrCat("the other side does not read: ", queued_,
-                                     " bytes wait for it; at most ", most_queued_, " may", kSeePeer)};
+    return Error(Code::kExhausted, "the other side does not read: ", queued_, " bytes wait for it; at most ",
+                 most_queued_, " may", kSeePeer);
   std::string frame;
   frame.reserve(kFrameHead + body.size());
   AppendFrame(frame, kind, body);

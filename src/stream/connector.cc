@@ -116,8 +116,8 @@ void Connector::TakeAddresses() {
   if (!found) return;
   resolving_ = false;
   if (!found->ok())
-    return Failed({found->status().code(), StrCat(found->status().message(),
-                                                  "; check the controller's address and the name servers")});
+    return Failed(Error(found->status().code(), found->status().message(),
+                        "; check the controller's address and the name servers"));
   ConnectAll(std::move(**found));
 }
 
@@ -126,7 +126,7 @@ void Connector::ConnectAll(std::vector<SocketAddress> addresses) {
   if (left_.size() > kMostAddresses) left_.resize(kMostAddresses);
   std::ranges::reverse(left_);
   if (left_.empty())
-    return Failed({Code::kUnavailable, StrCat("'", options_.host, "' has no address; check the name")});
+    return Failed(Error(Code::kUnavailable, "'", options_.host, "' has no address; check the name"));
   next_ = TimePoint{};
 }
 

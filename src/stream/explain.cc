@@ -9,24 +9,24 @@ namespace {
 constexpr std::string_view kSameVersion = "use the same weightcast on all hosts";
 
 Status NoController(std::string_view address, std::string_view seen) {
-  return {Code::kProtocol, StrCat("what listens at ", address, " is not a weightcast controller: ", seen,
-                                  "; check the address")};
+  return Error(Code::kProtocol, "what listens at ", address, " is not a weightcast controller: ", seen,
+               "; check the address");
 }
 
 Status ExplainAlert(int alert, std::string_view address) {
   switch (static_cast<Alert>(alert)) {
     case Alert::kNoProtocol:
-      return {Code::kProtocol, StrCat("the controller at ", address,
-                                      " speaks another version of the protocol; ", kSameVersion)};
+      return Error(Code::kProtocol, "the controller at ", address,
+                   " speaks another version of the protocol; ", kSameVersion);
     case Alert::kUnknownIdentity:
-      return {Code::kPermission, StrCat("the controller at ", address,
-                                        " does not know this token: it is of another job; give both the same "
-                                        "WEIGHTCAST_TOKEN or setting token_file, or check the address")};
+      return Error(Code::kPermission, "the controller at ", address,
+                   " does not know this token: it is of another job; give both the same "
+                   "WEIGHTCAST_TOKEN or setting token_file, or check the address");
     case Alert::kIllegalParameter:
     case Alert::kDecryptError:
-      return {Code::kPermission, StrCat("the controller at ", address,
-                                        " refuses this token: its key is wrong; make the role token again "
-                                        "from the job's token with `weightcast token --role ROLE`")};
+      return Error(Code::kPermission, "the controller at ", address,
+                   " refuses this token: its key is wrong; make the role token again "
+                   "from the job's token with `weightcast token --role ROLE`");
     default:
       return NoController(address, StrCat("it refuses TLS as weightcast speaks it (alert ", alert, ")"));
   }
@@ -36,21 +36,19 @@ Status ExplainAlert(int alert, std::string_view address) {
 
 Status ExplainConnect(const Status& why) {
   if (why.code() != Code::kUnavailable) return why;
-  return {why.code(),
-          StrCat(why.message(), "; check that the controller runs, the address and the firewall")};
+  return Error(why.code(), why.message(), "; check that the controller runs, the address and the firewall");
 }
 
 Status ExplainImpostor(std::string_view address, std::string_view why) {
-  return {Code::kPermission, StrCat("what listens at ", address, " does not prove to be the controller: ",
-                                    why, "; stop that process, or correct the address")};
+  return Error(Code::kPermission, "what listens at ", address, " does not prove to be the controller: ", why,
+               "; stop that process, or correct the address");
 }
 
 Status ExplainHandshake(const Connection& connection, std::string_view address) {
   const TlsFailure& failure = connection.tls().failure();
   if (IsHttp2Server(connection.opening()))
-    return {Code::kProtocol,
-            StrCat("what listens at ", address,
-                   " speaks HTTP/2, as the controller of an older release does; ", kSameVersion)};
+    return Error(Code::kProtocol, "what listens at ", address,
+                 " speaks HTTP/2, as the controller of an older release does; ", kSameVersion);
   switch (failure.kind) {
     case TlsFailure::Kind::kAlert:
       return ExplainAlert(failure.alert, address);
@@ -64,11 +62,10 @@ Status ExplainHandshake(const Connection& connection, std::string_view address) 
       break;
   }
   if (connection.opening().empty() && connection.end().code() == Code::kUnavailable)
-    return {Code::kUnavailable,
-            StrCat("what listens at ", address,
-                   " ended the connection without a reason (a controller that is ending, one of an older "
-                   "release, or another program); check the address, and ",
-                   kSameVersion)};
+    return Error(Code::kUnavailable, "what listens at ", address,
+                 " ended the connection without a reason (a controller that is ending, one of an older "
+                 "release, or another program); check the address, and ",
+                 kSameVersion);
   return {connection.end().ok() ? Code::kUnavailable : connection.end().code(),
           StrCat("the handshake with the controller at ", address, " broke off: ",
                  connection.end().ok() ? "it cannot be written to; see the controller's log"

@@ -50,12 +50,11 @@ Result<std::optional<Frame>> FrameDecoder::Next() {
   if (left.size() < kFrameHead) return std::optional<Frame>();
   const Head head = ReadHead(left);
   if (head.size > kMostFrameBytes)
-    return Status(Code::kProtocol,
-                  StrCat("the other side sent a frame of ", head.size, " bytes; at most ", kMostFrameBytes,
-                         " are allowed: use the same weightcast on all hosts"));
+    return Error(Code::kProtocol, "the other side sent a frame of ", head.size, " bytes; at most ",
+                 kMostFrameBytes, " are allowed: use the same weightcast on all hosts");
   if (!IsValid(head))
-    return Status(Code::kProtocol, StrCat("the other side sent a frame of the unknown kind ", int{head.kind},
-                                          "; use the same weightcast on all hosts"));
+    return Error(Code::kProtocol, "the other side sent a frame of the unknown kind ", int{head.kind},
+                 "; use the same weightcast on all hosts");
   if (left.size() < kFrameHead + head.size) return std::optional<Frame>();
   Frame frame{.kind = static_cast<FrameKind>(head.kind),
               .body = std::string(left.substr(kFrameHead, head.size))};
@@ -85,13 +84,13 @@ std::string EncodeReason(const Status& reason) {
 Status DecodeReason(std::string_view body) {
   const uint8_t code = body.empty() ? 0 : static_cast<uint8_t>(body.front());
   if (code == 0 || code > static_cast<uint8_t>(Code::kInternal))
-    return {Code::kProtocol, StrCat("the other side closed the stream with the unknown code ", int{code},
-                                    "; use the same weightcast on all hosts")};
+    return Error(Code::kProtocol, "the other side closed the stream with the unknown code ", int{code},
+                 "; use the same weightcast on all hosts");
   const std::string_view text = body.substr(1);
   if (text.size() > kMostReasonBytes || !IsUtf8(text) || !IsPrintable(text))
-    return {Code::kProtocol, StrCat("the other side closed the stream with a reason of ", text.size(),
-                                    " bytes, which must be printable UTF-8 of at most ", kMostReasonBytes,
-                                    " bytes; use the same weightcast on all hosts")};
+    return Error(Code::kProtocol, "the other side closed the stream with a reason of ", text.size(),
+                 " bytes, which must be printable UTF-8 of at most ", kMostReasonBytes,
+                 " bytes; use the same weightcast on all hosts");
   return {static_cast<Code>(code), std::string(text)};
 }
 

@@ -131,8 +131,8 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   one.began = Clock::now();
   one.connection->Take(sent);
   if (!one.connection->end().ok())
-    return {Code::kPermission, StrCat("it does not have the key of ", MemberText(one.member),
-                                      "; give that process a token of this job")};
+    return Error(Code::kPermission, "it does not have the key of ", MemberText(one.member),
+                 "; give that process a token of this job");
   WC_RETURN_IF_ERROR(one.connection->Flush());
   const uint64_t id = next_id_++;
   WC_RETURN_IF_ERROR(poller_.Add(one.connection->fd(), EPOLLIN, id));

@@ -59,9 +59,8 @@ Secret ServerKeys::KeyOf(const Identity& identity) const {
 
 Result<ClientKeys> ClientKeysOf(const RoleToken& token, Purpose purpose, uint32_t version) {
   if (purpose != Purpose::kControl && purpose != Purpose::kObserve)
-    return Status(Code::kInvalidArgument,
-                  StrCat("the controller has no stream for '", PurposeName(purpose),
-                         "', only for control and observe; please report this as a bug"));
+    return Error(Code::kInvalidArgument, "the controller has no stream for '", PurposeName(purpose),
+                 "', only for control and observe; please report this as a bug");
   WC_ASSIGN_OR_RETURN(Secret key, token.Key(purpose));
   const Member member = purpose == Purpose::kObserve ? Member{.role = Role::kObserver} : token.member();
   const Identity identity{.version = version, .member = member, .job = JobHash(token.controller())};

@@ -64,12 +64,12 @@ std::optional<Member> ParseMember(std::string_view text) {
 
 Status CheckMember(const Member& member) {
   if (!member.engine.empty() && member.role != Role::kInference)
-    return {Code::kInvalidArgument, StrCat("only tokens of the role inference name an engine, not those of ",
-                                           RoleName(member.role), "; leave the engine out")};
+    return Error(Code::kInvalidArgument, "only tokens of the role inference name an engine, not those of ",
+                 RoleName(member.role), "; leave the engine out");
   if (const size_t size = Escape(member.engine).size(); size > kMostEngineBytes)
-    return {Code::kInvalidArgument,
-            StrCat("the engine's name is too long for a token: ", size, " bytes, at most ", kMostEngineBytes,
-                   ", where three stand for each special character; shorten it")};
+    return Error(Code::kInvalidArgument, "the engine's name is too long for a token: ", size,
+                 " bytes, at most ", kMostEngineBytes,
+                 ", where three stand for each special character; shorten it");
   return Status::Ok();
 }
 

@@ -20,14 +20,13 @@ Result<Secret> KeyOf(std::string_view text, Purpose purpose) {
 Result<std::string> CheckTokenText(std::string text, std::string_view origin) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
   if (text.empty())
-    return Status(Code::kInvalidArgument,
-                  StrCat("the job token in ", origin, " is empty; make one with `openssl rand -hex 32`"));
+    return Error(Code::kInvalidArgument, "the job token in ", origin,
+                 " is empty; make one with `openssl rand -hex 32`");
   for (const char c : text) {
     if (c <= ' ' || c > '~')
-      return Status(Code::kInvalidArgument,
-                    StrCat("the job token in ", origin,
-                           " has other characters than letters, digits and punctuation; make one with "
-                           "`openssl rand -hex 32`"));
+      return Error(Code::kInvalidArgument, "the job token in ", origin,
+                   " has other characters than letters, digits and punctuation; make one with "
+                   "`openssl rand -hex 32`");
   }
   return text;
 }
@@ -37,7 +36,7 @@ Result<Secret> SharedKeyOf(std::string_view text, Purpose purpose, std::string_v
   const CleansedAtEnd cleansed(token);
   auto key = KeyOf(token, purpose);
   if (key.ok()) return key;
-  return Status(key.status().code(), StrCat(origin, ": ", key.status().message()));
+  return Error(key.status().code(), origin, ": ", key.status().message());
 }
 
 }  // namespace weightcast::stream

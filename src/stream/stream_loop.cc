@@ -48,7 +48,7 @@ class StreamLoop::Stream final : public ServerStream, public std::enable_shared_
 
   Status Send(std::string_view body) override {
     if (over())
-      return {Code::kCancelled, StrCat("the stream of ", peer_, " has ended; see the log of that process")};
+      return Error(Code::kCancelled, "the stream of ", peer_, " has ended; see the log of that process");
     assert(loop_.OnThread());
     Status status = connection->Queue(FrameKind::kData, body);
     if (status.code() == Code::kExhausted) aborted = status;

@@ -24,7 +24,7 @@ unsigned char* Writable(std::string& bytes) { return reinterpret_cast<unsigned c
 
 Status NoMemory(std::string_view what) {
   ERR_clear_error();
-  return {Code::kExhausted, StrCat("OpenSSL has no memory for ", what, "; give this process more")};
+  return Error(Code::kExhausted, "OpenSSL has no memory for ", what, "; give this process more");
 }
 
 using SessionPtr = std::unique_ptr<SSL_SESSION, decltype(&SSL_SESSION_free)>;
@@ -171,8 +171,8 @@ Result<TlsSession> TlsSession::Begin(TlsContext context, PreSharedKey key) {
 
 Status TlsSession::Fail(TlsFailure failure) {
   state_->failure = std::move(failure);
-  return {Code::kProtocol, StrCat("TLS: ", state_->failure.text,
-                                  "; use the same weightcast on all hosts, and check the network")};
+  return Error(Code::kProtocol, "TLS: ", state_->failure.text,
+               "; use the same weightcast on all hosts, and check the network");
 }
 
 /// Ok where OpenSSL only wants more bytes.

@@ -38,9 +38,8 @@ size_t DistinctBytes(std::string_view text) {
 }
 
 Status BadToken(std::string_view what) {
-  return {
-      Code::kInvalidArgument,
-      StrCat("the role token ", what, "; make one with `weightcast token --role ROLE` and copy all of it")};
+  return Error(Code::kInvalidArgument, "the role token ", what,
+               "; make one with `weightcast token --role ROLE` and copy all of it");
 }
 
 }  // namespace
@@ -51,12 +50,11 @@ Result<MasterToken> MasterToken::Parse(std::string_view text) {
                   "a role token is given where the job's master token is needed; set WEIGHTCAST_TOKEN or "
                   "setting token_file to that of the controller");
   if (text.size() > kMostTextBytes)
-    return Status(Code::kInvalidArgument, StrCat("the job token has ", text.size(), " bytes (at most ",
-                                                 kMostTextBytes, "); make one with `openssl rand -hex 32`"));
+    return Error(Code::kInvalidArgument, "the job token has ", text.size(), " bytes (at most ",
+                 kMostTextBytes, "); make one with `openssl rand -hex 32`");
   if (Capacity(text) < kLeastBytes || DistinctBytes(text) < kLeastDistinct)
-    return Status(Code::kInvalidArgument,
-                  StrCat("the job token is too weak: it must hold ", kLeastBytes,
-                         " random bytes or more; make one with `openssl rand -hex 32`"));
+    return Error(Code::kInvalidArgument, "the job token is too weak: it must hold ", kLeastBytes,
+                 " random bytes or more; make one with `openssl rand -hex 32`");
   return MasterToken(Secret(text));
 }
 
@@ -123,10 +121,9 @@ Result<Secret> RoleToken::Key(Purpose purpose) const {
   const auto& purposes = PurposesOf(member_.role);
   const auto at = std::ranges::find(purposes, purpose);
   if (at == purposes.end())
-    return Status(
-        Code::kPermission,
-        StrCat("a token of the role ", RoleName(member_.role), " has no key for '", PurposeName(purpose),
-               "'; give this process a token of the role that it has, or the job's master token"));
+    return Error(Code::kPermission, "a token of the role ", RoleName(member_.role), " has no key for '",
+                 PurposeName(purpose),
+                 "'; give this process a token of the role that it has, or the job's master token");
   return keys_[static_cast<size_t>(at - purposes.begin())];
 }
 

@@ -47,8 +47,8 @@ Status Ask(Ibverbs& api, ibv_context* context, const Settings& settings, RdmaPor
   const auto number = static_cast<uint8_t>(port.port);
   ibv_port_attr attr{};
   if (const int error = api.QueryPort(context, number, &attr); error != 0)
-    return {Code::kUnavailable,
-            StrCat("its port cannot be queried: ", ErrnoText(error), "; check the driver with ibv_devinfo")};
+    return Error(Code::kUnavailable, "its port cannot be queried: ", ErrnoText(error),
+                 "; check the driver with ibv_devinfo");
   port.state = StateText(attr.state);
   port.link_layer = attr.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand";
   port.gbit_per_second = OfBit(kLaneRates, attr.active_speed) * OfBit(kLanes, attr.active_width);
@@ -59,8 +59,7 @@ Status Ask(Ibverbs& api, ibv_context* context, const Settings& settings, RdmaPor
     port.gid_index = gid->index;
   }
   if (attr.state != IBV_PORT_ACTIVE)
-    return {Code::kUnavailable,
-            StrCat("its port is not active but ", port.state, "; check cable and switch")};
+    return Error(Code::kUnavailable, "its port is not active but ", port.state, "; check cable and switch");
   const auto pkey = ChoosePkey(api, context, number, attr, settings.pkey);
   return gid.ok() ? pkey.status() : gid.status();
 }

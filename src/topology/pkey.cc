@@ -45,9 +45,8 @@ Result<FoundPkey> ChoosePkey(drivers::Ibverbs& api, ibv_context* context, uint8_
   }
   if (limited) return *limited;
   if (!wanted) return FoundPkey{.key = kDefault, .index = 0};
-  return Status(Code::kUnavailable,
-                StrCat("its P_Key table has no ", PkeyText(*wanted), " but ", seen.empty() ? "nothing" : seen,
-                       "; change setting pkey to one that it has, or to nothing"));
+  return Error(Code::kUnavailable, "its P_Key table has no ", PkeyText(*wanted), " but ",
+               seen.empty() ? "nothing" : seen, "; change setting pkey to one that it has, or to nothing");
 }
 
 }  // namespace weightcast::topology

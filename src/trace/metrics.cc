@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <numeric>
 
 #include "base/strings.h"
 
@@ -108,11 +107,6 @@ Timing::Buckets Timing::buckets() const {
   Buckets buckets{};
   for (size_t i = 0; i < buckets.size(); ++i) buckets[i] = buckets_[i].load(std::memory_order_relaxed);
   return buckets;
-}
-
-uint64_t Timing::count() const {
-  const Buckets all = buckets();
-  return std::accumulate(all.begin(), all.end(), uint64_t{0});
 }
 
 Counter& CounterNamed(std::string_view name) { return FindOrMake(Metrics().counters, name); }

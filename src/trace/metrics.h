@@ -35,7 +35,6 @@ class Timing {
   using Buckets = std::array<uint64_t, kBounds.size() + 1>;
 
   void Add(Duration duration);
-  [[nodiscard]] uint64_t count() const;
   [[nodiscard]] Duration total() const { return Duration(total_.load(std::memory_order_relaxed)); }
   /// How many fell into each.
   [[nodiscard]] Buckets buckets() const;

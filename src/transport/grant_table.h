@@ -30,12 +30,11 @@ class GrantTable {
   /// `ranges`: what it opens; null: everything.
   Status Open(const GrantName& grant, GrantReach ranges) {
     if (grant.slot == 0 || grant.slot >= kGrantSlots || grant.id == 0) {
-      return {Code::kInvalidArgument,
-              StrCat("a grant has a slot from 1 to ", kGrantSlots - 1, " and an id, not slot ", grant.slot,
-                     " and id ", grant.id, kReportBug)};
+      return Error(Code::kInvalidArgument, "a grant has a slot from 1 to ", kGrantSlots - 1,
+                   " and an id, not slot ", grant.slot, " and id ", grant.id, kReportBug);
     }
     uint64_t& id = ids_[grant.slot];
-    if (id != 0) return {Code::kExhausted, StrCat("grant slot ", grant.slot, " is in use", kReportBug)};
+    if (id != 0) return Error(Code::kExhausted, "grant slot ", grant.slot, " is in use", kReportBug);
     id = grant.id;
     ranges_[grant.slot] = std::move(ranges);
     return Status::Ok();

@@ -65,12 +65,12 @@ class LaneTransport : public Transport {
   /// Whether a link may be opened under this id.
   [[nodiscard]] Status CheckFree(LinkId link) const {
     if (link != LinkId{} && !self().links_.contains(link)) return Status::Ok();
-    return {Code::kInvalidArgument,
-            StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use", kReportBug)};
+    return Error(Code::kInvalidArgument, "link id ", static_cast<uint32_t>(link), " is 0 or in use",
+                 kReportBug);
   }
   static Status NoSuchLink(LinkId link) {
-    return {Code::kInvalidArgument,
-            StrCat(Self::kName, ": there is no link ", static_cast<uint32_t>(link), kReportBug)};
+    return Error(Code::kInvalidArgument, Self::kName, ": there is no link ", static_cast<uint32_t>(link),
+                 kReportBug);
   }
   void RunCommands() {
     if (!self().registry_.commands().pending()) return;

@@ -11,14 +11,14 @@
 namespace weightcast::transport {
 
 /// `what`: is wrong with it.
-inline Status OtherRelease(std::string_view what) { return {Code::kProtocol, StrCat(what, kSameRelease)}; }
+inline Status OtherRelease(std::string_view what) { return Error(Code::kProtocol, what, kSameRelease); }
 
 /// Of the blobs that two transports of one kind exchange.
 inline Status CheckVersion(std::string_view transport, uint8_t theirs, uint8_t ours) {
   if (theirs == ours) return Status::Ok();
-  return {Code::kProtocol,
-          StrCat("the peer's ", transport, " transport speaks version ", static_cast<int>(theirs),
-                 ", this one ", static_cast<int>(ours), "; run the same release on both")};
+  return Error(Code::kProtocol, "the peer's ", transport, " transport speaks version ",
+               static_cast<int>(theirs), ", this one ", static_cast<int>(ours),
+               "; run the same release on both");
 }
 
 }  // namespace weightcast::transport

@@ -25,9 +25,8 @@ class RegionNames {
       return {Code::kInvalidArgument, "a region needs at least one byte of memory; give at least one"};
     }
     if (name.generation == 0 || name.id >= kMaxRegionId) {
-      return {Code::kInvalidArgument,
-              StrCat("region ", name.id, ", generation ", name.generation, ": ids are below ", kMaxRegionId,
-                     ", generations above 0", kReportBug)};
+      return Error(Code::kInvalidArgument, "region ", name.id, ", generation ", name.generation,
+                   ": ids are below ", kMaxRegionId, ", generations above 0", kReportBug);
     }
     return Status::Ok();
   }
@@ -36,7 +35,7 @@ class RegionNames {
   /// Until Free. kInvalidArgument: somebody has it.
   Status Claim(uint32_t id) {
     if (ids_.insert(id).second) return Status::Ok();
-    return {Code::kInvalidArgument, StrCat("region id ", id, " is in use", kReportBug)};
+    return Error(Code::kInvalidArgument, "region id ", id, " is in use", kReportBug);
   }
   [[nodiscard]] bool Has(uint32_t id) const { return ids_.contains(id); }
   void Free(uint32_t id) { ids_.erase(id); }
@@ -52,10 +51,9 @@ class RegionNames {
       return Status(Code::kUnavailable, "the link to this peer is closed; connect again");
     Imports& imports = found->second;
     if (name.owner != imports.peer) {
-      return Status(Code::kInvalidArgument,
-                    StrCat("the region belongs to incarnation ", name.owner,
-                           ", but this connection leads to incarnation ", imports.peer,
-                           "; import the region on a connection to its owner"));
+      return Error(Code::kInvalidArgument, "the region belongs to incarnation ", name.owner,
+                   ", but this connection leads to incarnation ", imports.peer,
+                   "; import the region on a connection to its owner");
     }
     if (!imports.free.empty()) {
       const uint32_t index = imports.free.back();
@@ -63,7 +61,7 @@ class RegionNames {
       return index;
     }
     if (imports.next < kMaxImports) return imports.next++;
-    return Status(Code::kExhausted, StrCat(kMaxImports, " regions of this peer are imported; release some"));
+    return Error(Code::kExhausted, kMaxImports, " regions of this peer are imported; release some");
   }
   void Release(LinkId link, RemoteRegion region) {
     if (const auto found = links_.find(link); found != links_.end()) {

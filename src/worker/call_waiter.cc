@@ -40,7 +40,7 @@ Status CallWaiter::WithLostDevice(Status status) {
   if (memory == nullptr) return status;
   const Status lost = memory->devices().FailureOf(memory->shards());
   if (lost.ok() || status.message().find(lost.message()) != std::string::npos) return status;
-  return {status.code(), StrCat(status.message(), "; ", lost.message())};
+  return Error(status.code(), status.message(), "; ", lost.message());
 }
 
 AnswerCall CallWaiter::Run(const std::function<void()>& task, TimePoint deadline) {
@@ -86,7 +86,7 @@ SwitchRun CallWaiter::Switch(const InferenceOutput::Switch& task) const {
     run.status = task.memory->CopyToLive(session_.settings().compare != 0);
   }
   if (!run.status.ok())
-    run.status = {run.status.code(), StrCat(session_.text(), " could not switch: ", run.status.message())};
+    run.status = Error(run.status.code(), session_.text(), " could not switch: ", run.status.message());
   return run;
 }
 

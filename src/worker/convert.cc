@@ -7,8 +7,6 @@
 namespace weightcast::worker {
 namespace {
 
-bool IsFloat(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
-
 template <typename T>
 T Load(const std::byte* at, int64_t index) {
   T value;
@@ -29,8 +27,6 @@ void Each(const std::byte* source, std::byte* target, int64_t count) {
 }
 
 }  // namespace
-
-bool CanConvert(DType from, DType to) { return from == to || (IsFloat(from) && IsFloat(to)); }
 
 void Convert(DType from, const std::byte* source, DType to, std::byte* target, int64_t count) {
   if (from == to) std::memcpy(target, source, static_cast<size_t>(BytesOf(from, count)));

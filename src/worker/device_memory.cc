@@ -59,16 +59,16 @@ bool AnyOnDevice(std::span<const Shard> shards) { return std::ranges::any_of(sha
 Status CheckSettings(std::span<const Shard> shards, const Settings& settings) {
   const auto found = std::ranges::find_if(shards, IsOnDevice);
   if (found == shards.end() || settings.checksum == 0) return Status::Ok();
-  return {Code::kInvalidArgument,
-          StrCat("tensor ", found->tensor.name, " is in memory of GPU ", found->memory.device,
-                 ", which setting checksum does not cover; set checksum to 0 and compare to 1")};
+  return Error(Code::kInvalidArgument, "tensor ", found->tensor.name, " is in memory of GPU ",
+               found->memory.device,
+               ", which setting checksum does not cover; set checksum to 0 and compare to 1");
 }
 
 Status CheckPlaces(std::span<const Shard> shards, DeviceMemories& devices) {
   for (const Shard& shard : shards) {
     if (!IsOnDevice(shard) || shard.memory.length == 0) continue;
     const Status status = devices.AllocationOf(shard.memory).status();
-    if (!status.ok()) return {status.code(), StrCat("tensor ", shard.tensor.name, ": ", status.message())};
+    if (!status.ok()) return Error(status.code(), "tensor ", shard.tensor.name, ": ", status.message());
   }
   return Status::Ok();
 }

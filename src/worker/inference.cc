@@ -150,8 +150,8 @@ class InferenceWorker final : public Inference {
 
   Result<Version> Receive(TimePoint deadline) override {
     if (const uint32_t parts = Seen(&InferenceOutput::parts); parts > 1)
-      return Status(Code::kInvalidArgument,
-                    StrCat("the update comes in ", parts, " groups of tensors; call ReceiveGroup for each"));
+      return Error(Code::kInvalidArgument, "the update comes in ", parts,
+                   " groups of tensors; call ReceiveGroup for each");
     const AnswerCall answer = calls_->Call(ReceiveCalled{}, deadline);
     if (!answer.status.ok()) return answer.status;
     return answer.version;
@@ -235,10 +235,10 @@ class InferenceWorker final : public Inference {
   }
 
   [[nodiscard]] Status StillWritten() const {
-    return {Code::kFenced,
-            StrCat("the suspension is not complete, so keep this rank's memory: ", asleep_->writers,
-                   ", stopped or unreachable, may still write to it; end that process or let it continue "
-                   "(kill -CONT), and call suspend again")};
+    return Error(Code::kFenced,
+                 "the suspension is not complete, so keep this rank's memory: ", asleep_->writers,
+                 ", stopped or unreachable, may still write to it; end that process or let it continue "
+                 "(kill -CONT), and call suspend again");
   }
 
   // --- Beginning and end --------------------------------------------------------------------------------
@@ -272,8 +272,8 @@ class InferenceWorker final : public Inference {
   void Reclaim(std::string_view why) {
     const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
     session_->loop().RunAndWait([&] {
-      const Status reason(Code::kCancelled,
-                          StrCat(session_->text(), " ", why, "; the controller looks for another source"));
+      const Status reason =
+          Error(Code::kCancelled, session_->text(), " ", why, "; the controller looks for another source");
       loop_->peer_source().Dispatch(MemoryReclaimed{.reason = reason, .leaves = true});
     });
     loop_->output().Wait({.deadline = deadline}, [](const InferenceOutput& output) { return !output.lent; });

@@ -77,7 +77,7 @@ Status CallAnswers::TooLate(const CallExpired& expired) const {
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
   if (s_.step == Step::kAborting && (!s_.fenced || s_.lent))
-    return {Code::kFenced, StrCat(what, "; keep the engine paused, and call Abort")};
+    return Error(Code::kFenced, what, "; keep the engine paused, and call Abort");
   static constexpr std::array<std::string_view, 6> kAgain = {"",
                                                              "; call Receive again",
                                                              "; call Finish again",
@@ -85,10 +85,10 @@ Status CallAnswers::TooLate(const CallExpired& expired) const {
                                                              "; call Abort again",
                                                              "; call Suspend again"};
   if (expired.interrupted)
-    return {Code::kCancelled, StrCat("this call was interrupted by a signal or by the caller: ", what,
-                                     kAgain[static_cast<size_t>(s_.call)])};
+    return Error(Code::kCancelled, "this call was interrupted by a signal or by the caller: ", what,
+                 kAgain[static_cast<size_t>(s_.call)]);
   if (!expired.away.ok()) return expired.away;
-  return {Code::kTimedOut, StrCat(what, kAgain[static_cast<size_t>(s_.call)])};
+  return Error(Code::kTimedOut, what, kAgain[static_cast<size_t>(s_.call)]);
 }
 
 }  // namespace weightcast::worker

@@ -134,10 +134,8 @@ void InferenceCalls::operator()(const SuspendCalled&) {
 void InferenceCalls::operator()(const WaitCalled&) {
   if (answers_.RefuseCall()) return;
   if (s_.parts > 1)
-    return answers_.Answer(
-        {Code::kInvalidArgument,
-         StrCat("Wait cannot receive in ", s_.parts,
-                " groups of tensors; call Begin, ReceiveGroup for each group, and Finish")});
+    return answers_.Answer(Error(Code::kInvalidArgument, "Wait cannot receive in ", s_.parts,
+                                 " groups of tensors; call Begin, ReceiveGroup for each group, and Finish"));
   if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
     return answers_.Answer(
         {Code::kInvalidArgument, "Wait cannot be used between Begin and Finish; call Receive there"});

@@ -144,9 +144,8 @@ void InferenceLoop::Execute(const SendRegistration&) {
 }
 
 void InferenceLoop::Execute(const ReclaimMemory&) {
-  const Status reason(
-      Code::kCancelled,
-      StrCat(session_.text(), " receives a newer version; the controller looks for another source"));
+  const Status reason = Error(Code::kCancelled, session_.text(),
+                              " receives a newer version; the controller looks for another source");
   peer_source_.Dispatch(MemoryReclaimed{.reason = reason});
 }
 

@@ -25,9 +25,8 @@ class InferenceEvents {
     if (s_.ended || welcome.term < s_.term) return;
     // A new session: the controller knows no more of an update that was under way.
     update_.BeginAbort(
-        {Code::kUnavailable,
-         StrCat("the controller began a new session, which ends ", protocol::ToString(s_.update),
-                "; it offers the version again: call Receive again, or Abort")},
+        Error(Code::kUnavailable, "the controller began a new session, which ends ",
+              protocol::ToString(s_.update), "; it offers the version again: call Receive again, or Abort"),
         /*tell=*/false);
     s_.next.reset();
     s_.retried = s_.closed_silently = false;
@@ -45,9 +44,9 @@ class InferenceEvents {
     // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
     // anew.
     if (s_.step != Step::kReady || s_.abort || !s_.IsLastPart())
-      update_.LeaveBehind(
-          {Code::kUnavailable, StrCat("the plan changed, which ends ", protocol::ToString(s_.update),
-                                      "; it begins again under the new plan: call Receive again, or Abort")});
+      update_.LeaveBehind(Error(Code::kUnavailable, "the plan changed, which ends ",
+                                protocol::ToString(s_.update),
+                                "; it begins again under the new plan: call Receive again, or Abort"));
     s_.next.reset();
     s_.epoch = plan.epoch;
     s_.prepared = false;
@@ -63,8 +62,8 @@ class InferenceEvents {
     if (request.update <= s_.update) return;
     // The controller has left the update at hand; this one begins when that one's memory is fenced.
     s_.next = request;
-    update_.LeaveBehind({Code::kCancelled, StrCat(protocol::ToString(s_.update),
-                                                  " was ended for a later update; wait for the later one")});
+    update_.LeaveBehind(Error(Code::kCancelled, protocol::ToString(s_.update),
+                              " was ended for a later update; wait for the later one"));
   }
 
   void operator()(const protocol::Commit& commit) {

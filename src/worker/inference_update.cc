@@ -14,11 +14,10 @@ void UpdateAtHand::Request(const protocol::GrantRequest& request) {
   if (!s_.prepared || request.update.epoch != s_.epoch || request.part != 0) {
     s_.closed = request.update;
     s_.closed_lost = s_.closed_silently = false;
-    const Status reason(Code::kProtocol,
-                        StrCat("the controller asked for group of tensors ", request.part, " by plan ",
-                               request.update.epoch, ", but this rank is prepared for ",
-                               s_.prepared ? StrCat("group 0 by plan ", s_.epoch) : "no plan",
-                               "; use the same weightcast on all hosts"));
+    const Status reason = Error(Code::kProtocol, "the controller asked for group of tensors ", request.part,
+                                " by plan ", request.update.epoch, ", but this rank is prepared for ",
+                                s_.prepared ? StrCat("group 0 by plan ", s_.epoch) : "no plan",
+                                "; use the same weightcast on all hosts");
     return t_.Send(protocol::Failed{.update = request.update, .reason = reason});
   }
   s_.retried = s_.closed_silently = false;
@@ -208,8 +207,8 @@ void UpdateAtHand::CompleteAbort() {
   // Who has been told may have come back to finish it or to give it up, and waits for this.
   if ((!told || gives_up || s_.call == UserCall::kFinish) && !waits_on) TellAbort(reason);
   if (waits_on && switched)
-    TellAbort({Code::kUnavailable, StrCat(protocol::ToString(s_.update),
-                                          " was begun again after Receive; call Begin and Receive again")});
+    TellAbort(Error(Code::kUnavailable, protocol::ToString(s_.update),
+                    " was begun again after Receive; call Begin and Receive again"));
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
   answers_.TellLoss();  // Of a worker that was lost meanwhile: a superseded update has not said it.
 }

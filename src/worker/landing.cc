@@ -28,9 +28,8 @@ size_t PaddedBytes(const Shard& shard) {
 bool IsSpare(const Shard& shard) { return !shard.declared && shard.landing == LandingMode::kShadow; }
 
 Status Changed(const Shard& shard) {
-  return {Code::kCorrupt,
-          StrCat("tensor ", shard.tensor.name,
-                 " changed while it was copied; let nothing else write to it during an update")};
+  return Error(Code::kCorrupt, "tensor ", shard.tensor.name,
+               " changed while it was copied; let nothing else write to it during an update");
 }
 
 std::string_view NameOf(LandingMode mode) {
@@ -51,19 +50,15 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
   WC_RETURN_IF_ERROR(CheckPlaces(shards, *memory->devices_));
   for (const Shard& shard : shards) {
     if (shard.declared || shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides)) continue;
-    return Status(
-        Code::kInvalidArgument,
-        StrCat("tensor ", shard.tensor.name,
-               " is not contiguous, so bytes cannot be received there; register a contiguous tensor"));
+    return Error(Code::kInvalidArgument, "tensor ", shard.tensor.name,
+                 " is not contiguous, so bytes cannot be received there; register a contiguous tensor");
   }
   for (Shard& shard : shards) {
     shard.landing = shard.landing.value_or(mode);
     if (parts.count > 1 && IsSpare(shard))
-      return Status(
-          Code::kInvalidArgument,
-          StrCat("tensor ", shard.tensor.name,
-                 " has landing 'shadow', a spare copy of the whole model, which cannot be used with "
-                 "groups; use landing 'loader' or 'in_place'"));
+      return Error(Code::kInvalidArgument, "tensor ", shard.tensor.name,
+                   " has landing 'shadow', a spare copy of the whole model, which cannot be used with "
+                   "groups; use landing 'loader' or 'in_place'");
   }
   memory->shards_ = std::move(shards);
   memory->parts_ = std::move(parts);
@@ -119,10 +114,9 @@ Status LandingMemory::MakeShadow() {
     if (total == 0) continue;
     const auto begin = AllocateShadow(device, total);
     if (!begin.ok()) {
-      return {begin.status().code(),
-              StrCat("cannot make the second copy of the weights for shadow landing (",
-                     HumanBytes(static_cast<double>(total)), "): ", begin.status().message(),
-                     "; free that much memory, or register with landing in_place, which makes no copy")};
+      return Error(begin.status().code(), "cannot make the second copy of the weights for shadow landing (",
+                   HumanBytes(static_cast<double>(total)), "): ", begin.status().message(),
+                   "; free that much memory, or register with landing in_place, which makes no copy");
     }
     shadow_bytes_ += total;
     for (size_t i = 0; i < shards_.size(); ++i)

@@ -6,8 +6,8 @@ namespace weightcast {
 Status SetLogLevelByName(const std::string& level) {
   const auto known = LogLevelFromName(level);
   if (!known)
-    return {Code::kInvalidArgument,
-            StrCat("log level is '", level, "'; allowed: debug, info, warning, error, off")};
+    return Error(Code::kInvalidArgument, "log level is '", level,
+                 "'; allowed: debug, info, warning, error, off");
   SetLogLevel(*known);
   return Status::Ok();
 }

@@ -102,7 +102,7 @@ class PeerSourceEvents {
     StopSendings(s_.sendings, t_.actions, match);
   }
   void Refuse(const StartOrder& start, Code code, const std::string& why) {
-    t_.Send(protocol::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
+    t_.Send(protocol::Failed{start.update, int64_t{start.destination}, Error(code, "this rank ", why)});
   }
 
   /// Nothing is sent by it any more.

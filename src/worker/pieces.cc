@@ -12,8 +12,8 @@ Result<RoutePieces> PiecesOf(const plan::RankTable& table, const plan::RankTable
   const auto segments =
       plan::Segments::Of(source.box, src_dtype, destination.box, dst_dtype, route.src_box, route.dst_offset);
   if (!segments.ok())
-    return Status(segments.status().code(), StrCat("tensor '", table.SourceTensor(route.src_shard).name,
-                                                   "': ", segments.status().message()));
+    return Error(segments.status().code(), "tensor '", table.SourceTensor(route.src_shard).name,
+                 "': ", segments.status().message());
   return RoutePieces{.segments = *segments,
                      .elements = plan::ElementsOf(route.src_box),
                      .src_bits = BitsOf(src_dtype),

@@ -49,8 +49,8 @@ void PlanReceiver::OnDisconnected(const Identity& peer, const Status& status) {
   WC_LOG(kInfo, session_.text(), ": connection with ", ToString(peer), " ended: ", status.message());
   const auto* source = grants_ == nullptr ? nullptr : grants_->Missing(peer.incarnation);
   if (source == nullptr || state_.step != Step::kWriting) return;
-  const Status reason(status.code(), StrCat("the connection from ", source->name,
-                                            " ended before all its bytes had come: ", status.message()));
+  const Status reason = Error(status.code(), "the connection from ", source->name,
+                              " ended before all its bytes had come: ", status.message());
   feed_(SourceLost{state_.update, reason, int64_t{source->source}});
 }
 
@@ -74,9 +74,8 @@ void PlanReceiver::Open(const OpenGrants& action) {
     });
   };
   if (plan_ == nullptr)
-    return feed_(OpenFailed{action.update,
-                            {Code::kInternal, StrCat("no routing table is there for ",
-                                                     protocol::ToString(action.update), kReportBug)}});
+    return feed_(OpenFailed{action.update, Error(Code::kInternal, "no routing table is there for ",
+                                                 protocol::ToString(action.update), kReportBug)});
   uint32_t refused = 0;
   ArrivalChecks checks{.checksums = session_.settings().checksum != 0};
   if (state_.compares) checks.compare_on = [this](const auto& task) { background_.Run(task); };

@@ -71,10 +71,10 @@ void PlanSender::Begin(const StartOrder& start, std::shared_ptr<const StreamGate
     return sender_->Start(plan_, static_cast<size_t>(target), start, std::move(gate));
   }
   const bool trainer = session_.name().role == protocol::Role::kTrainer;
-  const Status status(Code::kProtocol, StrCat("the controller ordered a transfer to inference rank ",
-                                              start.destination, " of plan ", start.update.epoch,
-                                              ", for which this ", trainer ? "trainer" : "rank",
-                                              "'s table has no route; use the same weightcast on all hosts"));
+  const Status status =
+      Error(Code::kProtocol, "the controller ordered a transfer to inference rank ", start.destination,
+            " of plan ", start.update.epoch, ", for which this ", trainer ? "trainer" : "rank",
+            "'s table has no route; use the same weightcast on all hosts");
   session_.loop().Post([this, start, status] {
     callbacks_.feed(SendEnded{
         .update = start.update, .destination = start.destination, .part = start.part, .status = status});

@@ -68,15 +68,15 @@ Status Preparation::ImportOne(SendPlan& plan, size_t index) const {
   SendTarget& target = plan.targets[index];
   const auto landing = landings_.find(target.destination);
   if (landing == landings_.end())
-    return {Code::kProtocol, StrCat("the plan came without the LandingMap of ", target.name,
-                                    "; use the same weightcast on all hosts")};
+    return Error(Code::kProtocol, "the plan came without the LandingMap of ", target.name,
+                 "; use the same weightcast on all hosts");
   for (const std::string& descriptor : landing->second.regions) {
     if (Status status = target.imported->Add(descriptor); !status.ok())
-      return {status.code(), StrCat("cannot use the memory of ", target.name, ": ", status.message())};
+      return Error(status.code(), "cannot use the memory of ", target.name, ": ", status.message());
   }
   const Status found =
       FindPlaces(plan, static_cast<int>(target.destination), landing->second, target.imported->regions());
-  return found.ok() ? found : Status(found.code(), StrCat(target.name, ": ", found.message()));
+  return found.ok() ? found : Error(found.code(), target.name, ": ", found.message());
 }
 
 /// In slices, so that a plan that is void does not wait for a host that does not answer.
@@ -91,13 +91,12 @@ Result<Connection> Preparation::Connect(Session& session, const protocol::Member
     if (connection.ok()) return connection;
     const bool again = connection.status().code() == Code::kTimedOut && until < deadline;
     if (!again) {
-      return Status(connection.status().code(),
-                    StrCat(session.text(), " cannot connect to ", who, ": ", connection.status().message()));
+      return Error(connection.status().code(), session.text(), " cannot connect to ", who, ": ",
+                   connection.status().message());
     }
   }
-  return Status(Code::kCancelled,
-                StrCat("connecting to ", who,
-                       " was ended because a newer plan came; the worker connects by the newer plan"));
+  return Error(Code::kCancelled, "connecting to ", who,
+               " was ended because a newer plan came; the worker connects by the newer plan");
 }
 
 }  // namespace weightcast::worker

@@ -117,10 +117,9 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan&
     const TensorInfo& tensor = made->table.destination_tensors[static_cast<size_t>(shard.tensor)];
     const int index = memory->Find(tensor, shard.box, shard.copy);
     if (index < 0) {
-      return Status(Code::kProtocol,
-                    StrCat("the source table fills ", tensor.name, " ", ToString(shard.box),
-                           ", which this rank has not registered; if it has registered again, wait for the "
-                           "next plan, else use the same weightcast on all hosts"));
+      return Error(Code::kProtocol, "the source table fills ", tensor.name, " ", ToString(shard.box),
+                   ", which this rank has not registered; if it has registered again, wait for the "
+                   "next plan, else use the same weightcast on all hosts");
     }
     made->shards.push_back(static_cast<size_t>(index));
     parts.push_back(memory->PartOf(made->shards.back()));

@@ -57,8 +57,8 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
   }
   auto connection = endpoint.Find(source.incarnation);
   if (!connection)
-    return {Code::kUnavailable,
-            StrCat("the connection from ", source.name, " is gone; the controller makes a new plan")};
+    return Error(Code::kUnavailable, "the connection from ", source.name,
+                 " is gone; the controller makes a new plan");
   GrantOptions options;
   options.transfers = transfers.count();
   options.on_transfer = [self = shared_from_this(), index](uint32_t transfer, const GrantProgress& progress) {
@@ -242,17 +242,15 @@ Status GrantSet::VerifyDigests(size_t index) const {
   }
   const std::string& name = plan_->sources[index].name;
   if (source.sent.size() != source.digests->size())
-    return {Code::kProtocol, StrCat(name, " sent ", source.sent.size(), " digests for ",
-                                    source.digests->size(), " tensors", kSameRelease)};
+    return Error(Code::kProtocol, name, " sent ", source.sent.size(), " digests for ", source.digests->size(),
+                 " tensors", kSameRelease);
   const std::vector<std::string> wrong = source.digests->Differing(source.sent);
   if (wrong.empty()) return Status::Ok();
-  return {
-      Code::kCorrupt,
-      StrCat("tensor ", wrong.front(),
-             wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
-             " at this rank is not what ", name, " had when it sent it (digests differ, ", wrong.size(),
-             " of ", source.sent.size(),
-             " tensors); change no tensor before wait_sources returns, and check memory, NICs and cables")};
+  return Error(Code::kCorrupt, "tensor ", wrong.front(),
+               wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
+               " at this rank is not what ", name, " had when it sent it (digests differ, ", wrong.size(),
+               " of ", source.sent.size(),
+               " tensors); change no tensor before wait_sources returns, and check memory, NICs and cables");
 }
 
 Status GrantSet::VerifyChecksums(size_t index) const {
@@ -261,10 +259,9 @@ Status GrantSet::VerifyChecksums(size_t index) const {
   std::vector<std::vector<uint64_t>> sums(source.transfers.count());
   for (const ChunkSum& sum : source.sums) {
     if (sum.checksum == 0)
-      return {Code::kProtocol,
-              StrCat(name,
-                     " sent no checksums; set checksum to 1 there too (for GPU memory there are "
-                     "none: on both sides set checksum to 0 and compare to 1)")};
+      return Error(Code::kProtocol, name,
+                   " sent no checksums; set checksum to 1 there too (for GPU memory there are "
+                   "none: on both sides set checksum to 0 and compare to 1)");
     auto& of_transfer = sums[sum.transfer];
     if (of_transfer.size() <= sum.chunk) of_transfer.resize(sum.chunk + 1, 0);
     of_transfer[sum.chunk] = sum.checksum;
@@ -291,8 +288,8 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
   const uint64_t chunk_bytes = sources_[index].connection->peer_chunk();
   const std::string& name = plan_->sources[index].name;
   if (CountChunks(pieces, chunk_bytes) != sums.size())
-    return {Code::kProtocol, StrCat(name, " cut transfer ", transfer, " into ", sums.size(), " chunks, not ",
-                                    CountChunks(pieces, chunk_bytes), kSameRelease)};
+    return Error(Code::kProtocol, name, " cut transfer ", transfer, " into ", sums.size(), " chunks, not ",
+                 CountChunks(pieces, chunk_bytes), kSameRelease);
   ChunkCursor cursor;
   for (uint32_t chunk = 0; chunk < sums.size(); ++chunk) {
     ChunkWalk walk(pieces, chunk_bytes, cursor);
@@ -302,9 +299,8 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
     // 0 stands for "not computed" on the wire.
     const uint64_t sum = std::max<uint64_t>(hasher.Finish(), 1);
     if (sum != sums[chunk])
-      return {Code::kCorrupt,
-              StrCat("bytes from ", name, " arrived changed (chunk ", chunk, " of transfer ", transfer,
-                     ", wrong checksum); check memory, NICs and cables of both hosts")};
+      return Error(Code::kCorrupt, "bytes from ", name, " arrived changed (chunk ", chunk, " of transfer ",
+                   transfer, ", wrong checksum); check memory, NICs and cables of both hosts");
     cursor = walk.cursor();
   }
   return Status::Ok();

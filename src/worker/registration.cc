@@ -26,28 +26,28 @@ Status CheckMesh(const Registration& registration, size_t index) {
   const std::vector<uint32_t>& sizes = registration.meshes[index].sizes;
   const std::vector<uint32_t>& place = registration.coordinates[index];
   if (sizes.empty() || sizes.size() > plan::kMaxMeshDims)
-    return InvalidArgument(
-        StrCat("mesh ", index, " has ", sizes.size(), " dimensions; allowed: 1 to ", plan::kMaxMeshDims));
+    return InvalidArgument("mesh ", index, " has ", sizes.size(), " dimensions; allowed: 1 to ",
+                           plan::kMaxMeshDims);
   if (place.size() != sizes.size())
-    return InvalidArgument(StrCat("mesh ", index, " has ", sizes.size(), " dimensions but ", place.size(),
-                                  " coordinates; give one for each"));
+    return InvalidArgument("mesh ", index, " has ", sizes.size(), " dimensions but ", place.size(),
+                           " coordinates; give one for each");
   uint64_t ranks = 1;
   for (size_t i = 0; i < sizes.size(); ++i) {
     ranks *= sizes[i];
     if (ranks == 0 || ranks > plan::kMaxRanks)
-      return InvalidArgument(StrCat("mesh ", index, " has a size of ", sizes[i], " in dimension ", i,
-                                    "; it must have 1 to ", plan::kMaxRanks, " ranks"));
+      return InvalidArgument("mesh ", index, " has a size of ", sizes[i], " in dimension ", i,
+                             "; it must have 1 to ", plan::kMaxRanks, " ranks");
     if (place[i] >= sizes[i])
-      return InvalidArgument(StrCat("coordinate ", place[i], " in dimension ", i, " of mesh ", index,
-                                    " is outside its size of ", sizes[i], "; coordinates count from 0"));
+      return InvalidArgument("coordinate ", place[i], " in dimension ", i, " of mesh ", index,
+                             " is outside its size of ", sizes[i], "; coordinates count from 0");
   }
   return Status::Ok();
 }
 
 Status CheckMeshes(const Registration& registration) {
   if (registration.meshes.size() != registration.coordinates.size())
-    return InvalidArgument(StrCat("there are ", registration.meshes.size(), " meshes but coordinates for ",
-                                  registration.coordinates.size(), "; give one list of them for each"));
+    return InvalidArgument("there are ", registration.meshes.size(), " meshes but coordinates for ",
+                           registration.coordinates.size(), "; give one list of them for each");
   for (size_t i = 0; i < registration.meshes.size(); ++i) WC_RETURN_IF_ERROR(CheckMesh(registration, i));
   return Status::Ok();
 }
@@ -56,20 +56,18 @@ Status CheckMeshes(const Registration& registration) {
 Result<std::vector<MeshDim>> MeshOf(const std::vector<Mesh>& meshes, const TensorInfo& tensor,
                                     const Placed& placed) {
   if (placed.mesh >= meshes.size())
-    return InvalidArgument(StrCat("tensor ", tensor.name, " is placed on mesh ", placed.mesh, " of ",
-                                  meshes.size(), ", counted from 0; name one of these"));
+    return InvalidArgument("tensor ", tensor.name, " is placed on mesh ", placed.mesh, " of ", meshes.size(),
+                           ", counted from 0; name one of these");
   const std::vector<uint32_t>& sizes = meshes[placed.mesh].sizes;
   if (placed.placements.size() != sizes.size())
-    return InvalidArgument(StrCat("tensor ", tensor.name, " has ", placed.placements.size(),
-                                  " placements on a mesh of ", sizes.size(),
-                                  " dimensions; give one for each"));
+    return InvalidArgument("tensor ", tensor.name, " has ", placed.placements.size(),
+                           " placements on a mesh of ", sizes.size(), " dimensions; give one for each");
   std::vector<MeshDim> mesh;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const Cut* cut = std::get_if<Cut>(&placed.placements[i]);
     if (cut != nullptr && (cut->dim < 0 || static_cast<size_t>(cut->dim) >= tensor.shape.size()))
-      return InvalidArgument(StrCat("tensor ", tensor.name, " of ", tensor.shape.size(),
-                                    " dimensions is cut along dimension ", cut->dim,
-                                    "; name one that it has"));
+      return InvalidArgument("tensor ", tensor.name, " of ", tensor.shape.size(),
+                             " dimensions is cut along dimension ", cut->dim, "; name one that it has");
     mesh.push_back({.size = static_cast<int>(sizes[i]),
                     .stride = 1,
                     .shard_dim = cut != nullptr ? cut->dim : plan::kReplicate});
@@ -136,11 +134,11 @@ Result<std::vector<Shard>> ResolveShards(Registration registration) {
 
 Status CheckPatterns(const std::vector<std::string>& patterns, std::string_view what) {
   if (patterns.size() > protocol::kMaxPatterns)
-    return InvalidArgument(
-        StrCat(what, " has ", patterns.size(), " names; at most ", protocol::kMaxPatterns, " are allowed"));
+    return InvalidArgument(what, " has ", patterns.size(), " names; at most ", protocol::kMaxPatterns,
+                           " are allowed");
   for (const std::string& pattern : patterns) {
     if (Status status = CheckRules({{NotSent{.name = pattern}}}); !status.ok())
-      return InvalidArgument(StrCat(what, " '", pattern, "': ", status.message()));
+      return InvalidArgument(what, " '", pattern, "': ", status.message());
   }
   return Status::Ok();
 }
@@ -155,8 +153,8 @@ Status DeclareNotSent(const std::vector<std::string>& patterns, std::vector<Shar
     }
     if (!found)
       return InvalidArgument(
-          StrCat("not_sent '", pattern,
-                 "' is the name of no tensor that this rank registers; correct it or leave it out"));
+          "not_sent '", pattern,
+          "' is the name of no tensor that this rank registers; correct it or leave it out");
   }
   return Status::Ok();
 }
@@ -166,8 +164,8 @@ Result<PartsOfShards> PartsOf(const std::vector<std::vector<std::string>>& group
   PartsOfShards parts;
   if (groups.empty()) return parts;
   if (groups.size() > protocol::kMaxParts)
-    return InvalidArgument(
-        StrCat("there are ", groups.size(), " groups; at most ", protocol::kMaxParts, " are allowed"));
+    return InvalidArgument("there are ", groups.size(), " groups; at most ", protocol::kMaxParts,
+                           " are allowed");
   parts.count = static_cast<uint32_t>(groups.size());
   std::vector<bool> used(groups.size());
   for (const auto& group : groups) WC_RETURN_IF_ERROR(CheckPatterns(group, "groups"));
@@ -179,20 +177,19 @@ Result<PartsOfShards> PartsOf(const std::vector<std::vector<std::string>>& group
       };
       if (std::ranges::none_of(groups[i], matches)) continue;
       if (part)
-        return InvalidArgument(
-            StrCat("tensor ", shard.tensor.name, " is in groups ", *part, " and ", i, "; put it into one"));
+        return InvalidArgument("tensor ", shard.tensor.name, " is in groups ", *part, " and ", i,
+                               "; put it into one");
       part = i;
       used[i] = true;
     }
     if (!part && !shard.declared)
-      return InvalidArgument(StrCat("tensor ", shard.tensor.name, " is in no group; put it into one"));
+      return InvalidArgument("tensor ", shard.tensor.name, " is in no group; put it into one");
     parts.of_shard.push_back(part.value_or(0));
   }
   const auto unused = std::ranges::find(used, false);
   if (unused != used.end())
-    return InvalidArgument(
-        StrCat("group ", unused - used.begin(),
-               " names no tensor that is sent to this rank; correct its names or leave it out"));
+    return InvalidArgument("group ", unused - used.begin(),
+                           " names no tensor that is sent to this rank; correct its names or leave it out");
   return parts;
 }
 

@@ -20,9 +20,9 @@ class ScalesNames {
   Status Take(const std::string& scales, const std::string& tensor) {
     const auto [known, fresh] = owner_.emplace(scales, tensor);
     if (fresh || (known->second == tensor && scales != tensor)) return Status::Ok();
-    return {Code::kInvalidArgument,
-            StrCat("the scales of tensor '", tensor, "' would be named '", scales, "', as is tensor '",
-                   known->second, "' or its scales; give the scales another name in the quantise rule")};
+    return Error(Code::kInvalidArgument, "the scales of tensor '", tensor, "' would be named '", scales,
+                 "', as is tensor '", known->second,
+                 "' or its scales; give the scales another name in the quantise rule");
   }
 
  private:

@@ -34,10 +34,9 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
   for (const Shard& shard : shards) {
     const bool dense = shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides);
     if (!dense && BitsOf(shard.tensor.dtype) < 8) {
-      return Status(
-          Code::kInvalidArgument,
-          StrCat("tensor ", shard.tensor.name, " of ", NameOf(shard.tensor.dtype),
-                 " is not contiguous, and its elements are smaller than a byte; register a contiguous copy"));
+      return Error(
+          Code::kInvalidArgument, "tensor ", shard.tensor.name, " of ", NameOf(shard.tensor.dtype),
+          " is not contiguous, and its elements are smaller than a byte; register a contiguous copy");
     }
     memory->dense.push_back(dense);
     spans.push_back(dense && !shard.declared ? MemoryOf(shard) : Memory());
@@ -102,10 +101,9 @@ Status FindSources(SendPlan& plan) {
     const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));  // Of copies any will do.
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
     if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
-      return {Code::kProtocol,
-              StrCat("the routing table needs ", tensor.name, " ", ToString(box),
-                     ", which this process has not registered; if it has registered again, wait for the next "
-                     "plan, else use the same weightcast on all hosts")};
+      return Error(Code::kProtocol, "the routing table needs ", tensor.name, " ", ToString(box),
+                   ", which this process has not registered; if it has registered again, wait for the next "
+                   "plan, else use the same weightcast on all hosts");
     }
     plan.sources.push_back(found->second);
   }
@@ -114,14 +112,12 @@ Status FindSources(SendPlan& plan) {
     const DType to = plan.table.DestinationTensor(route.dst_shard).dtype;
     const auto transform = plan::TransformBetween(from, plan.table.DestinationTensor(route.dst_shard));
     if (!transform.ok() || *transform != route.transform)
-      return {Code::kProtocol,
-              StrCat("the routing table casts ", from.name, " from ", NameOf(from.dtype), " to ", NameOf(to),
-                     ", which is not possible; use the same weightcast on all hosts")};
+      return Error(Code::kProtocol, "the routing table casts ", from.name, " from ", NameOf(from.dtype),
+                   " to ", NameOf(to), ", which is not possible; use the same weightcast on all hosts");
     const size_t shard = plan.sources[route.src_shard];
     if (route.transform != plan::Transform::kNone && plan.memory->OriginOf(shard) != shard)
-      return {Code::kProtocol,
-              StrCat("the routing table casts ", from.name,
-                     ", which holds scales; they are never cast: use the same weightcast on all hosts")};
+      return Error(Code::kProtocol, "the routing table casts ", from.name,
+                   ", which holds scales; they are never cast: use the same weightcast on all hosts");
   }
   return Status::Ok();
 }
@@ -138,19 +134,17 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
     const TensorInfo& tensor = plan.table.DestinationTensor(i);
     const auto found = by_key.find(ShardKey(tensor.name, shard.box, shard.copy));
     if (found == by_key.end() || found->second->region >= imported.size()) {
-      return {
-          Code::kProtocol,
-          StrCat(
-              "it has registered no memory for ", tensor.name, " ", ToString(shard.box),
-              "; if that rank has registered again, wait for the next plan, else use the same weightcast on "
-              "all hosts")};
+      return Error(
+          Code::kProtocol, "it has registered no memory for ", tensor.name, " ", ToString(shard.box),
+          "; if that rank has registered again, wait for the next plan, else use the same weightcast on "
+          "all hosts");
     }
     const auto place = imported[found->second->region].Slice(
         found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));
     if (!place.ok())
-      return {Code::kProtocol,
-              StrCat("it has registered too little memory for ", tensor.name, " ", ToString(shard.box), ": ",
-                     place.status().message(), "; use the same weightcast on all hosts")};
+      return Error(Code::kProtocol, "it has registered too little memory for ", tensor.name, " ",
+                   ToString(shard.box), ": ", place.status().message(),
+                   "; use the same weightcast on all hosts");
     plan.places[i] = *place;
     plan.parts[i] = found->second->part;
   }

@@ -70,12 +70,10 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
   for (const auto& route : plan.table.routes) {
     if (!plan.IsStaged(route)) continue;
     const Shard& shard = plan.memory->shards[plan.sources[route.src_shard]];
-    return {
-        Code::kInvalidArgument,
-        StrCat("tensor ", shard.tensor.name,
-               " must be staged (it is cast, quantised, not contiguous or read from a file), which takes ",
-               kMaxTransferBytes, " bytes at a time; setting staging is ", settings_.staging,
-               "; give at least that much")};
+    return Error(Code::kInvalidArgument, "tensor ", shard.tensor.name,
+                 " must be staged (it is cast, quantised, not contiguous or read from a file), which takes ",
+                 kMaxTransferBytes, " bytes at a time; setting staging is ", settings_.staging,
+                 "; give at least that much");
   }
   return Status::Ok();
 }

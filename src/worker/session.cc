@@ -26,9 +26,8 @@ constexpr size_t kSessionDescriptors = 48;
 
 Status CheckOptions(const WorkerOptions& options, protocol::Role role) {
   if (options.world_size == 0 || options.rank >= options.world_size) {
-    return {Code::kInvalidArgument,
-            StrCat("rank is ", options.rank, ", world_size is ", options.world_size,
-                   "; rank must be an integer in [0, world_size - 1]: correct one of the two")};
+    return Error(Code::kInvalidArgument, "rank is ", options.rank, ", world_size is ", options.world_size,
+                 "; rank must be an integer in [0, world_size - 1]: correct one of the two");
   }
   if (role == protocol::Role::kInference && options.engine.empty())
     return {Code::kInvalidArgument,
@@ -148,7 +147,7 @@ Status Session::OpenClient() {
     if (state != control::LinkState::kEnded) return;
     const Status end = commit_group_.empty() || status.ok()
                            ? status
-                           : Status(status.code(), StrCat(status.message(), " (", commit_group_, ")"));
+                           : Error(status.code(), status.message(), " (", commit_group_, ")");
     told_.Change([&](Told& told) { told.end = AsOutcome(end); });
     loop_.Post([this, end] {
       handlers_.on_ended(AsOutcome(end));
@@ -175,9 +174,9 @@ Status Session::Admit(const Identity& peer) const {
   const bool inference = name_.role == protocol::Role::kInference;
   if (peer.role == protocol::RoleText(protocol::Role::kInference)) return Status::Ok();
   if (inference && peer.role == protocol::RoleText(protocol::Role::kTrainer)) return Status::Ok();
-  return {Code::kPermission, StrCat(text(), " takes connections from ", inference ? "trainers and " : "",
-                                    "inference workers only, ", "not from ", ToString(peer),
-                                    "; correct the address that the peer connects to")};
+  return Error(Code::kPermission, text(), " takes connections from ", inference ? "trainers and " : "",
+               "inference workers only, ", "not from ", ToString(peer),
+               "; correct the address that the peer connects to");
 }
 
 Result<protocol::ClusterView> Session::View() {

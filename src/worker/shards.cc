@@ -36,15 +36,15 @@ Status CheckMemoryOf(const Shard& shard) {
   const Memory& memory = shard.memory;
   const std::string_view name = shard.tensor.name;
   if (memory.kind == MemoryKind::kHost && memory.address == nullptr)
-    return {Code::kInvalidArgument,
-            StrCat("tensor ", name, " has no memory (a null pointer); allocate it first")};
+    return Error(Code::kInvalidArgument, "tensor ", name,
+                 " has no memory (a null pointer); allocate it first");
   if (Status status = CheckMemory(memory); !status.ok())
-    return {status.code(), StrCat("tensor ", name, ": ", status.message())};
+    return Error(status.code(), "tensor ", name, ": ", status.message());
   if (!Holds(memory, shard))
-    return {Code::kInvalidArgument,
-            StrCat("tensor ", name, ": its ", BytesOf(shard.tensor.dtype, plan::ElementsOf(BoxOf(shard))),
-                   " bytes from byte ", shard.offset, " on do not lie inside its memory of ", memory.length,
-                   " bytes; correct offset and strides")};
+    return Error(Code::kInvalidArgument, "tensor ", name, ": its ",
+                 BytesOf(shard.tensor.dtype, plan::ElementsOf(BoxOf(shard))), " bytes from byte ",
+                 shard.offset, " on do not lie inside its memory of ", memory.length,
+                 " bytes; correct offset and strides");
   return Status::Ok();
 }
 
@@ -53,9 +53,8 @@ Status CheckShard(const Shard& shard, Needs needs) {
   const Box& box = BoxOf(shard);
   WC_RETURN_IF_ERROR(plan::CheckBox(box, shard.tensor));
   if (!shard.strides.empty() && shard.strides.size() != box.size.size()) {
-    return {Code::kInvalidArgument,
-            StrCat("tensor ", shard.tensor.name, " has ", box.size.size(), " dimensions but ",
-                   shard.strides.size(), " strides; give one for each dimension")};
+    return Error(Code::kInvalidArgument, "tensor ", shard.tensor.name, " has ", box.size.size(),
+                 " dimensions but ", shard.strides.size(), " strides; give one for each dimension");
   }
   return needs == Needs::kMemory && !shard.declared ? CheckMemoryOf(shard) : Status::Ok();
 }
@@ -67,8 +66,8 @@ Status CheckSeveral(std::span<const Shard> shards, std::string_view holder) {
   for (const Shard& shard : shards) {
     const auto [known, fresh] = declared.emplace(shard.tensor.name, shard.declared);
     if (known->second != shard.declared)
-      return {Code::kInvalidArgument, StrCat("tensor '", shard.tensor.name, "': some shards of ", holder,
-                                             " are declared, others not; declare all or none")};
+      return Error(Code::kInvalidArgument, "tensor '", shard.tensor.name, "': some shards of ", holder,
+                   " are declared, others not; declare all or none");
     holdings.push_back({shard.tensor, BoxOf(shard)});
   }
   return plan::CheckHoldings(holder, holdings);
@@ -116,9 +115,8 @@ Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> 
     const Shard& first = shards[known->second];
     const bool copy = first.tensor.name == shards[i].tensor.name && BoxOf(first) == BoxOf(shards[i]);
     if (!copy || !by_key.emplace(ShardKey(first.tensor.name, BoxOf(first), ++copies[key]), i).second)
-      return Status(Code::kInvalidArgument,
-                    StrCat("tensors ", first.tensor.name, " and ", shards[i].tensor.name,
-                           " have shards with the same key, ", key, "; rename one of the tensors"));
+      return Error(Code::kInvalidArgument, "tensors ", first.tensor.name, " and ", shards[i].tensor.name,
+                   " have shards with the same key, ", key, "; rename one of the tensors");
   }
   if (names.size() < shards.size()) WC_RETURN_IF_ERROR(CheckSeveral(shards, holder));
   return by_key;

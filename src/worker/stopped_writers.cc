@@ -57,10 +57,8 @@ Status StoppedWriters::SetAside(const protocol::UpdateId& update, std::string wr
   }
   if (making_spare_ || memory_ == nullptr) return Status::Ok();
   if (full()) {
-    std::string names;
-    for (const Buffer& buffer : quarantine_) names += StrCat(names.empty() ? "" : ", ", buffer.writers);
-    return {Code::kExhausted,
-            StrCat("stopped writers hold ", kMost, " such buffers already; end them: ", names)};
+    return Error(Code::kExhausted, "stopped writers hold ", kMost,
+                 " such buffers already; end them: ", Join(quarantine_, ", ", &Buffer::writers));
   }
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());

@@ -36,8 +36,8 @@ Status StreamGate::status() const {
   for (const auto& event : events_) {
     const Status failure = event->failure();
     if (!failure.ok() && !event->Done())
-      return {failure.code(), StrCat("the stream that publish() was given is lost: ", failure.message(),
-                                     "; look what runs on that stream")};
+      return Error(failure.code(), "the stream that publish() was given is lost: ", failure.message(),
+                   "; look what runs on that stream");
   }
   return Status::Ok();
 }

@@ -18,25 +18,23 @@ Result<std::string> ReadWhole(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   struct stat info{};
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
-    return Status(Code::kUnavailable,
-                  StrCat("cannot read the routing table ", path, ": ", ErrnoText(errno),
-                         "; setting tables must name a folder that controller and workers share"));
+    return Error(Code::kUnavailable, "cannot read the routing table ", path, ": ", ErrnoText(errno),
+                 "; setting tables must name a folder that controller and workers share");
   }
   if (!S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > plan::kMaxTableBytes)
-    return Status(Code::kCorrupt,
-                  StrCat(path, " is not a routing table: it must be a regular file of at most ",
-                         plan::kMaxTableBytes, " bytes, and has ", info.st_size,
-                         "; remove it, or name a folder of its own in setting tables"));
+    return Error(Code::kCorrupt, path, " is not a routing table: it must be a regular file of at most ",
+                 plan::kMaxTableBytes, " bytes, and has ", info.st_size,
+                 "; remove it, or name a folder of its own in setting tables");
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t got = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      return Status(Code::kUnavailable, StrCat("cannot read the routing table ", path, ": ", ErrnoText(errno),
-                                               "; check the folder that setting tables names"));
+      return Error(Code::kUnavailable, "cannot read the routing table ", path, ": ", ErrnoText(errno),
+                   "; check the folder that setting tables names");
     if (got == 0)
-      return Status(Code::kCorrupt, StrCat("the routing table ", path, " ends after ", done,
-                                           " bytes; the controller writes it again with the next plan"));
+      return Error(Code::kCorrupt, "the routing table ", path, " ends after ", done,
+                   " bytes; the controller writes it again with the next plan");
     done += static_cast<size_t>(got);
   }
   return bytes;
@@ -45,13 +43,13 @@ Result<std::string> ReadWhole(const std::string& path) {
 /// Only below the folder: what the path of another file names may be a device, or a file that never ends.
 Status CheckPath(const std::string& file, const std::string& tables) {
   if (tables.empty())
-    return {Code::kInvalidArgument, StrCat("the controller hands out the routing table in the file ", file,
-                                           "; give this process the setting tables of the controller")};
+    return Error(Code::kInvalidArgument, "the controller hands out the routing table in the file ", file,
+                 "; give this process the setting tables of the controller");
   for (const auto& part : std::filesystem::path(file))
     if (part == ".." || part == "/")
-      return {Code::kProtocol,
-              StrCat("the controller names the routing table ", file, ", which is not in the folder ", tables,
-                     "; give controller and workers the same setting tables")};
+      return Error(Code::kProtocol, "the controller names the routing table ", file,
+                   ", which is not in the folder ", tables,
+                   "; give controller and workers the same setting tables");
   return Status::Ok();
 }
 
@@ -72,26 +70,22 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
     const Status& why = table.status();
     const std::string_view again =
         why.code() == Code::kCorrupt ? "; start this worker again to get a new one" : "";
-    return Status(why.code(), StrCat(path, path.empty() ? "" : ": ", why.message(), again));
+    return Error(why.code(), path, path.empty() ? "" : ": ", why.message(), again);
   }
   if (table->role != role || table->epoch != plan.epoch) {
-    return Status(
-        Code::kInvalidArgument,
-        StrCat(where, " is of epoch ", table->epoch, " for a ",
-               table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
-               ", not of epoch ", plan.epoch, " for a ",
-               role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
-               path.empty()
-                   ? "; use the same weightcast on all hosts"
-                   : "; delete the files of earlier runs there, or name another folder in setting tables"));
+    return Error(
+        Code::kInvalidArgument, where, " is of epoch ", table->epoch, " for a ",
+        table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank", ", not of epoch ",
+        plan.epoch, " for a ", role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
+        path.empty() ? "; use the same weightcast on all hosts"
+                     : "; delete the files of earlier runs there, or name another folder in setting tables");
   }
   for (const int peer : table->peers) {
     if (static_cast<size_t>(peer) < plan.peers.size() &&
         plan.peers[static_cast<size_t>(peer)].incarnation != 0)
       continue;
-    return Status(Code::kProtocol,
-                  StrCat(where, " names rank ", peer,
-                         ", which the plan does not list; use the same weightcast on all hosts"));
+    return Error(Code::kProtocol, where, " names rank ", peer,
+                 ", which the plan does not list; use the same weightcast on all hosts");
   }
   return table;
 }

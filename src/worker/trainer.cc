@@ -106,9 +106,8 @@ class TrainerWorker final : public Trainer {
     if (closed_) return ClosedHere("this trainer");
     WC_RETURN_IF_ERROR(CheckAnnounced(number));
     if (announced_ && (hold != Hold::kUntilReady || !label.empty())) {
-      return Status(Code::kInvalidArgument,
-                    StrCat("hold and label of version ", number,
-                           " were given when it was announced; publish that version without hold and label"));
+      return Error(Code::kInvalidArgument, "hold and label of version ", number,
+                   " were given when it was announced; publish that version without hold and label");
     }
     WC_ASSIGN_OR_RETURN(const auto gate, RecordStreams(streams));
     std::shared_ptr<Update> update;
@@ -209,9 +208,8 @@ class TrainerWorker final : public Trainer {
   Status CheckAnnounced(int64_t number) {
     if (announced_ && announced_->gate->cancelled()) announced_.reset();
     if (!announced_ || announced_->number == number) return Status::Ok();
-    return {Code::kInvalidArgument,
-            StrCat("version ", announced_->number, " is announced; publish it, or cancel it, before version ",
-                   number)};
+    return Error(Code::kInvalidArgument, "version ", announced_->number,
+                 " is announced; publish it, or cancel it, before version ", number);
   }
 
   Result<std::shared_ptr<Update>> Offer(int64_t number, Hold hold, std::string label,

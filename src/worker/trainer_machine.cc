@@ -45,10 +45,10 @@ class Publications {
       return;
     }
     if (publication.done) return;
-    const Status lost(Code::kUnavailable,
-                      StrCat("the controller began a new session during version ", publication.number,
-                             "; its outcome is not known: look at the engines' states (`weightcast info "
-                             "--controller`), or publish again"));
+    const Status lost =
+        Error(Code::kUnavailable, "the controller began a new session during version ", publication.number,
+              "; its outcome is not known: look at the engines' states (`weightcast info "
+              "--controller`), or publish again");
     End(publication, lost);
   }
 
@@ -114,10 +114,9 @@ class TrainerEvents {
   void operator()(const protocol::Superseded& superseded) {
     Publication* publication = publications_.Find(superseded.version.number);
     if (publication == nullptr || publication->done) return;
-    const Status reason(
-        Code::kCancelled,
-        StrCat("version ", superseded.version.number,
-               " was superseded by a later one before its update began; wait for the later one"));
+    const Status reason =
+        Error(Code::kCancelled, "version ", superseded.version.number,
+              " was superseded by a later one before its update began; wait for the later one");
     publications_.End(*publication, reason);
     publications_.Prune();
   }
@@ -131,10 +130,9 @@ class TrainerEvents {
     }
     Publication* publication = publications_.Find(start.version.number);
     if (publication == nullptr || !publications_.IsHeld(*publication)) {
-      const Status reason(
-          Code::kCancelled,
-          StrCat("version ", start.version.number,
-                 " is no longer held by this trainer; another source or a newer version takes its place"));
+      const Status reason =
+          Error(Code::kCancelled, "version ", start.version.number,
+                " is no longer held by this trainer; another source or a newer version takes its place");
       return t_.Send(protocol::Failed{.update = start.update, .reason = reason});
     }
     if (std::exchange(publication->free, false)) t_.Add(HoldSources{publication->number});
@@ -255,13 +253,12 @@ class TrainerEvents {
     if (!s_.registered)
       error = {Code::kInvalidArgument, "nothing is registered; call Register before Publish"};
     if (publish.number <= s_.last_number) {
-      error = {Code::kInvalidArgument, StrCat("version ", publish.number, " is not higher than ",
-                                              s_.last_number, "; give a higher number")};
+      error = Error(Code::kInvalidArgument, "version ", publish.number, " is not higher than ",
+                    s_.last_number, "; give a higher number");
     }
     if (publish.number > protocol::kMaxVersionNumber)
-      error = {Code::kInvalidArgument,
-               StrCat("version ", publish.number, " is too high; it must be an integer in [0, ",
-                      protocol::kMaxVersionNumber, "]")};
+      error = Error(Code::kInvalidArgument, "version ", publish.number,
+                    " is too high; it must be an integer in [0, ", protocol::kMaxVersionNumber, "]");
     if (error.ok()) error = protocol::CheckLabel(publish.label);
     if (!error.ok()) return t_.Add(AnswerTrainer{error, {}});
     for (auto& publication : s_.publications) publication.hold = false;

@@ -30,9 +30,9 @@ std::vector<EngineStats> EnginesOf(const protocol::Done& done) {
 /// The controller's word as the user gets it. Done's reason where the policy is not met.
 Result<UpdateStats> StatsOf(const protocol::Done& done) {
   if (!done.met_policy) {
-    const Status unknown(Code::kInternal,
-                         StrCat("the controller ended ", protocol::ToString(done.update), " of version ",
-                                ToString(done.version), " without a reason; please report this as a bug"));
+    const Status unknown =
+        Error(Code::kInternal, "the controller ended ", protocol::ToString(done.update), " of version ",
+              ToString(done.version), " without a reason; please report this as a bug");
     return done.reason.ok() ? unknown : done.reason;
   }
   UpdateStats stats;
@@ -114,10 +114,10 @@ Result<UpdateStats> UpdateRecord::Wait(TimePoint deadline) {
 Status UpdateRecord::NotYet(Woken woken, const char* what, const char* advice) const {
   const std::string text = StrCat("version ", ToString(version_), ": ", what);
   if (woken == Woken::kInterrupted)
-    return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", text, "; ", advice)};
+    return Error(Code::kCancelled, "interrupted by a signal or by the caller; ", text, "; ", advice);
   const std::string note = told_.Read([](const Told& told) { return told.note; });
-  return {Code::kTimedOut,
-          StrCat(text, ", and the timeout of this call is over; ", advice, note.empty() ? "" : "; ", note)};
+  return Error(Code::kTimedOut, text, ", and the timeout of this call is over; ", advice,
+               note.empty() ? "" : "; ", note);
 }
 
 // --- All of a trainer ---------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ constexpr double kSendSeconds = 30;
 
 /// Names whose other process is meant.
 Status OfBenchmark(const Status& status) {
-  return status.ok() ? status
-                     : Status(status.code(), StrCat("of the benchmark's two processes, ", status.message()));
+  return status.ok() ? status : Error(status.code(), "of the benchmark's two processes, ", status.message());
 }
 
 }  // namespace
@@ -42,9 +41,8 @@ Result<std::string> BenchChannel::Receive(TimePoint deadline, size_t limit) cons
   WC_RETURN_IF_ERROR(take(head.data(), head.size()));
   const auto size = ByteReader(head).Get<uint32_t>();
   if (size > limit)
-    return Status(Code::kProtocol,
-                  StrCat("a process of the benchmark sent a message of ", size, " bytes, more than the ",
-                         limit, " allowed; run the same release on both sides"));
+    return Error(Code::kProtocol, "a process of the benchmark sent a message of ", size,
+                 " bytes, more than the ", limit, " allowed; run the same release on both sides");
   std::string message(size, '\0');
   WC_RETURN_IF_ERROR(take(message.data(), message.size()));
   return message;
@@ -71,15 +69,15 @@ Result<std::string> AwaitAnswer(const BenchChannel& channel, double seconds) {
   const int ready = poll(polled, 2, static_cast<int>(seconds * 1000));
   WC_RETURN_IF_ERROR(CheckStop());
   if (ready == 0)
-    return Status(Code::kTimedOut, StrCat("a process of the benchmark has not answered within ", seconds,
-                                          " s; run the benchmark where cores are idle"));
+    return Error(Code::kTimedOut, "a process of the benchmark has not answered within ", seconds,
+                 " s; run the benchmark where cores are idle");
   return channel.TakeAnswer(deadline);
 }
 
 Result<ChannelPair> MakeChannelPair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoAndAdvice(errno)));
+    return Error(Code::kExhausted, "cannot make a pair of sockets: ", ErrnoAndAdvice(errno));
   return ChannelPair{BenchChannel(UniqueFd(fds[0])), BenchChannel(UniqueFd(fds[1]))};
 }
 

@@ -89,9 +89,9 @@ class Arrivals {
   Result<TimePoint> WaitFor(size_t count, TimePoint deadline) {
     std::unique_lock lock(mutex_);
     if (changed_.wait_until(lock, deadline, [&] { return peers_.size() >= count; })) return last_;
-    return Status(Code::kTimedOut, StrCat("only ", peers_.size(), " of ", count,
-                                          " connections have come within setting connect_timeout; raise it, "
-                                          "or run this where cores are idle"));
+    return Error(Code::kTimedOut, "only ", peers_.size(), " of ", count,
+                 " connections have come within setting connect_timeout; raise it, "
+                 "or run this where cores are idle");
   }
 
  private:
@@ -187,13 +187,13 @@ class Member {
   Status CheckPeers() const {
     const auto live = endpoint_->Peers();
     if (live.size() != peers()) {
-      return {Code::kUnavailable, StrCat("process ", rank_, " of the benchmark has ", live.size(),
-                                         " connections instead of ", peers(), "; see its output")};
+      return Error(Code::kUnavailable, "process ", rank_, " of the benchmark has ", live.size(),
+                   " connections instead of ", peers(), "; see its output");
     }
     for (const PeerInfo& peer : live) {
       if (what_.transport != "any" && peer.transport != what_.transport)
-        return {Code::kUnavailable, StrCat("process ", rank_, " has no connection over ", what_.transport,
-                                           ": ", peer.description, "; see its output")};
+        return Error(Code::kUnavailable, "process ", rank_, " has no connection over ", what_.transport, ": ",
+                     peer.description, "; see its output");
     }
     return Status::Ok();
   }
@@ -213,10 +213,10 @@ Status CheckLimit(const ConnectCase& what, const Settings& settings) {
   const uint64_t needed =
       std::max(DescriptorsFor(what, settings), static_cast<uint64_t>(what.processes) + kParentDescriptors);
   if (needed <= limit.rlim_cur) return Status::Ok();
-  return {Code::kExhausted,
-          StrCat(what.processes, " processes with ", what.listening(), " connections each may need ", needed,
-                 " descriptors a process over ", what.transport, "; the limit is ", limit.rlim_cur,
-                 ": raise it (ulimit -n ", needed, ") or give fewer --processes")};
+  return Error(Code::kExhausted, what.processes, " processes with ", what.listening(),
+               " connections each may need ", needed, " descriptors a process over ", what.transport,
+               "; the limit is ", limit.rlim_cur, ": raise it (ulimit -n ", needed,
+               ") or give fewer --processes");
 }
 
 Result<ConnectRound> RunRound(const BenchProcesses& members, const ConnectCase& what, Duration patience) {

@@ -42,7 +42,7 @@ class BenchConnectCommand : public Command {
   Status Run(const Context& context) override {
     for (const std::string& transport : transports_) {
       if (transport != "shm" && transport != "tcp" && transport != "any")
-        return {Code::kInvalidArgument, StrCat("--transports has '", transport, "'; allowed: shm, tcp, any")};
+        return Error(Code::kInvalidArgument, "--transports has '", transport, "'; allowed: shm, tcp, any");
     }
     WC_ASSIGN_OR_RETURN(const Settings settings, Settings::From(PatientSettings(context)));
     std::vector<ConnectTimes> results;

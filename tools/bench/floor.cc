@@ -45,8 +45,8 @@ Result<std::span<std::byte>> Pages(size_t bytes, int flags, bool huge = false) {
   const size_t whole = (bytes + page - 1) / page * page;
   void* const pages = mmap(nullptr, whole, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED)
-    return Status(Code::kExhausted,
-                  StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno), "; give smaller --sizes"));
+    return Error(Code::kExhausted, "cannot allocate ", bytes, " bytes: ", ErrnoText(errno),
+                 "; give smaller --sizes");
   madvise(pages, whole, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   std::memset(pages, 0, whole);
   return std::span(static_cast<std::byte*>(pages), bytes);
@@ -111,9 +111,8 @@ Result<std::vector<double>> CopyAcross(const FloorCase& what, const BenchChannel
       const iovec remote{reinterpret_cast<void*>(there + done), from.size() - done};
       const ssize_t copied = process_vm_writev(pid, &local, 1, &remote, 1, 0);
       if (copied <= 0)
-        return Status(Code::kUnavailable,
-                      StrCat("no copy into another process: ", ErrnoText(errno),
-                             "; allow it with kernel.yama.ptrace_scope=0, or leave cross out of --what"));
+        return Error(Code::kUnavailable, "no copy into another process: ", ErrnoText(errno),
+                     "; allow it with kernel.yama.ptrace_scope=0, or leave cross out of --what");
       done += static_cast<size_t>(copied);
     }
     const double time = Seconds(Clock::now() - begin);
@@ -197,9 +196,8 @@ Result<std::pair<UniqueFd, UniqueFd>> TcpPair() {
   WC_ASSIGN_OR_RETURN(const SocketAddress at, LocalAddressOf(listener.get()));
   WC_ASSIGN_OR_RETURN(UniqueFd a, Connect(at, FloorDeadline()));
   if (!WaitFor(listener.get(), POLLIN, FloorDeadline()))
-    return Status(Code::kTimedOut,
-                  StrCat("the benchmark's other process has not connected over loopback within ",
-                         kFloorSeconds, " s; run the benchmark where cores are idle"));
+    return Error(Code::kTimedOut, "the benchmark's other process has not connected over loopback within ",
+                 kFloorSeconds, " s; run the benchmark where cores are idle");
   WC_ASSIGN_OR_RETURN(UniqueFd b, Accept(listener.get()));
   for (const int fd : {a.get(), b.get()}) TuneTcp(fd, FromSeconds(kFloorSeconds));
   return std::pair(std::move(a), std::move(b));

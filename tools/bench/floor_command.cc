@@ -49,10 +49,8 @@ class BenchFloorCommand : public Command {
     const auto& known = FloorNames();
     for (const std::string& what : what_) {
       if (std::find(known.begin(), known.end(), what) == known.end())
-        return Status(
-            Code::kInvalidArgument,
-            StrCat("--what has '", what,
-                   "'; allowed: memcpy, stream, cross, cross-huge, socket, socket-ping, flag-ping"));
+        return Error(Code::kInvalidArgument, "--what has '", what,
+                     "'; allowed: memcpy, stream, cross, cross-huge, socket, socket-ping, flag-ping");
       if (what.ends_with("-ping")) {
         cases.push_back({what, kPingBytes});
         continue;
@@ -60,9 +58,8 @@ class BenchFloorCommand : public Command {
       for (const std::string& size : sizes_) {
         Settings parser;  // Knows how numbers of bytes are written.
         if (!parser.Set("staging", size).ok() || parser.staging == 0 || parser.staging > kMostBytes)
-          return Status(
-              Code::kInvalidArgument,
-              StrCat("--sizes has '", size, "', which is not a size; write bytes, such as 64K or 16M"));
+          return Error(Code::kInvalidArgument, "--sizes has '", size,
+                       "', which is not a size; write bytes, such as 64K or 16M");
         cases.push_back({what, parser.staging});
       }
     }

@@ -23,7 +23,7 @@ constexpr size_t kMostOrder = 256 << 10;
 Result<pid_t> ForkWorker(const std::function<Status()>& work) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
+  if (pid < 0) return Error(Code::kExhausted, "cannot start a process: ", ErrnoAndAdvice(errno));
   if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
@@ -76,9 +76,9 @@ Result<std::vector<std::string>> BenchProcesses::Gather(TimePoint deadline) cons
     WC_RETURN_IF_ERROR(CheckStop());
     if (ready < 0) continue;
     if (ready == 0)
-      return Status(Code::kTimedOut, StrCat(left, " of ", processes_.size(),
-                                            " processes of the benchmark have not answered within its time "
-                                            "limit; run the benchmark where cores are idle"));
+      return Error(Code::kTimedOut, left, " of ", processes_.size(),
+                   " processes of the benchmark have not answered within its time "
+                   "limit; run the benchmark where cores are idle");
     for (size_t i = 0; i < processes_.size(); ++i) {
       if (polled[i].revents == 0) continue;
       WC_ASSIGN_OR_RETURN(reports[i], processes_[i].channel.TakeAnswer(deadline));

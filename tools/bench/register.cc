@@ -85,9 +85,9 @@ class Tally {
         changed_.wait_until(lock, deadline, [&] { return workers_ == workers || !failure_.ok(); });
     if (!failure_.ok()) return failure_;
     if (!over)
-      return Status(Code::kTimedOut, StrCat("only ", workers_, " of ", workers,
-                                            " workers of a process have got their tables within the time "
-                                            "limit; run the benchmark where cores are idle"));
+      return Error(Code::kTimedOut, "only ", workers_, " of ", workers,
+                   " workers of a process have got their tables within the time "
+                   "limit; run the benchmark where cores are idle");
     return seen_;
   }
 

@@ -56,8 +56,8 @@ class BenchUpdateCommand : public Command {
   }
   Status Run(const Context& context) override {
     if (options_.versions < 2) {
-      return {Code::kInvalidArgument, StrCat("--versions is ", options_.versions,
-                                             "; it must be at least 2: the first update is counted apart")};
+      return Error(Code::kInvalidArgument, "--versions is ", options_.versions,
+                   "; it must be at least 2: the first update is counted apart");
     }
     WC_ASSIGN_OR_RETURN(const std::vector<DemoOptions> ways, Ways());
     std::vector<UpdateTimes> all;
@@ -87,17 +87,15 @@ class BenchUpdateCommand : public Command {
     std::vector<DemoOptions> ways;
     for (const std::string& landing : landings_) {
       if (landing != "in_place" && landing != "shadow")
-        return Status(Code::kInvalidArgument,
-                      StrCat("--landings has '", landing, "'; allowed: in_place, shadow"));
+        return Error(Code::kInvalidArgument, "--landings has '", landing, "'; allowed: in_place, shadow");
       DemoOptions options = options_;
       options.landing = landing;
       if (sweep_.empty()) ways.push_back(options);
       for (const std::string& trainers : sweep_) {
         const auto count = ParseNumber<int64_t>(trainers);
         if (!count || *count < 1) {
-          return Status(Code::kInvalidArgument,
-                        StrCat("--sweep-trainers: '", trainers,
-                               "' is not a number of trainers; give integers from 1, such as 1,2,4"));
+          return Error(Code::kInvalidArgument, "--sweep-trainers: '", trainers,
+                       "' is not a number of trainers; give integers from 1, such as 1,2,4");
         }
         options.cluster.trainers = *count;
         ways.push_back(options);

@@ -12,7 +12,7 @@ namespace weightcast::tools {
 template <typename T>
 Result<T> InFile(const std::string& file, Result<T> result) {
   if (result.ok()) return result;
-  return Status(result.status().code(), StrCat(file, ": ", result.status().message()));
+  return Error(result.status().code(), file, ": ", result.status().message());
 }
 
 }  // namespace weightcast::tools

@@ -15,16 +15,15 @@ Result<DType> ParseDType(std::string_view name) {
   if (const auto dtype = DTypeFromName(upper)) return *dtype;
   std::string known;
   for (int i = 0; i < kDTypeCount; ++i) known += StrCat(i == 0 ? "" : ", ", NameOf(static_cast<DType>(i)));
-  return Status(Code::kInvalidArgument, StrCat("no dtype is called '", name, "'; give one of ", known));
+  return Error(Code::kInvalidArgument, "no dtype is called '", name, "'; give one of ", known);
 }
 
 Status CheckCluster(const Cluster& cluster) {
   if (cluster.engines == 0 ||
       (cluster.engines <= cluster.inference && cluster.inference % cluster.engines == 0))
     return Status::Ok();
-  return {Code::kInvalidArgument,
-          StrCat(Count(cluster.inference, "inference rank"), " cannot be divided into ",
-                 Count(cluster.engines, "equal engine"), "; choose --inference as a multiple of --engines")};
+  return Error(Code::kInvalidArgument, Count(cluster.inference, "inference rank"), " cannot be divided into ",
+               Count(cluster.engines, "equal engine"), "; choose --inference as a multiple of --engines");
 }
 
 Result<plan::Layout> TrainerLayout(const Cluster& cluster, const std::vector<TensorInfo>& tensors) {

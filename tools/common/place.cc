@@ -11,9 +11,8 @@ Result<std::shared_ptr<DeviceBlock>> MakeBlock(const ShardPlace& place, const Se
     WC_ASSIGN_OR_RETURN(const auto devices, device::DevicesInProcess(settings));
     const size_t count = devices->gpus()->all().size();
     if (static_cast<size_t>(place.device) >= count)
-      return Status(Code::kInvalidArgument,
-                    StrCat("there is no GPU ", place.device, " here; give one of the ", count,
-                           " that are, counted from 0 (weightcast info lists them)"));
+      return Error(Code::kInvalidArgument, "there is no GPU ", place.device, " here; give one of the ", count,
+                   " that are, counted from 0 (weightcast info lists them)");
   }
   const auto allocation = place.kind == "cuda-pages" ? DeviceAllocation::kPages : DeviceAllocation::kPlain;
   return DeviceBlock::Make(settings, place.device, allocation, bytes);
@@ -23,9 +22,8 @@ Result<uint32_t> ParseDevice(std::string_view flag, const std::string& text) {
   constexpr uint32_t kLargest = 1023;
   const auto device = ParseNumber<uint32_t>(text);
   if (!device || *device > kLargest)
-    return Status(Code::kInvalidArgument,
-                  StrCat(flag, ": '", text,
-                         "' is not the number of a GPU; give one from 0, as weightcast info lists them"));
+    return Error(Code::kInvalidArgument, flag, ": '", text,
+                 "' is not the number of a GPU; give one from 0, as weightcast info lists them");
   return *device;
 }
 

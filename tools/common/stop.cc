@@ -60,7 +60,7 @@ int StopDescriptor() { return stop_fd.load(); }
 
 Status CheckStop() {
   if (StopSignal() == 0) return Status::Ok();
-  return {Code::kCancelled, StrCat("stopped by signal ", StopSignal(), "; start it again to go on")};
+  return Error(Code::kCancelled, "stopped by signal ", StopSignal(), "; start it again to go on");
 }
 
 }  // namespace weightcast::tools

@@ -65,8 +65,7 @@ std::vector<std::string> Environment(const std::vector<std::pair<std::string, st
 /// The same descriptor with a number above those that the child is given.
 Result<UniqueFd> AboveGiven(UniqueFd fd) {
   UniqueFd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, kParentDescriptor + 1));
-  if (!moved.valid())
-    return Status(Code::kExhausted, StrCat("cannot copy a descriptor: ", ErrnoAndAdvice(errno)));
+  if (!moved.valid()) return Error(Code::kExhausted, "cannot copy a descriptor: ", ErrnoAndAdvice(errno));
   return moved;
 }
 
@@ -75,14 +74,14 @@ Result<UniqueFd> AboveGiven(UniqueFd fd) {
 Result<Child> Child::Start(Options options) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoAndAdvice(errno)));
+    return Error(Code::kExhausted, "cannot make a pair of sockets: ", ErrnoAndAdvice(errno));
   Child child(std::move(options));
   child.socket_ = UniqueFd(pair[0]);
   WC_ASSIGN_OR_RETURN(const UniqueFd theirs, AboveGiven(UniqueFd(pair[1])));
   UniqueFd file(open(child.log().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!file.valid())
-    return Status(Code::kExhausted, StrCat("cannot write ", child.log().string(), ": ", ErrnoText(errno),
-                                           "; make room there, or set TMPDIR"));
+    return Error(Code::kExhausted, "cannot write ", child.log().string(), ": ", ErrnoText(errno),
+                 "; make room there, or set TMPDIR");
   WC_ASSIGN_OR_RETURN(const UniqueFd log, AboveGiven(std::move(file)));
   std::vector<std::string> arguments{"weightcast"};
   arguments.insert(arguments.end(), child.options_.arguments.begin(), child.options_.arguments.end());
@@ -91,7 +90,7 @@ Result<Child> Child::Start(Options options) {
   const std::vector<char*> environment_list = Pointers(environment);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
+  if (pid < 0) return Error(Code::kExhausted, "cannot start a process: ", ErrnoAndAdvice(errno));
   if (pid == 0) BecomeWorker(parent, theirs.get(), log.get(), argument_list.data(), environment_list.data());
   child.pid_ = Pid(pid);
   return child;

@@ -24,9 +24,7 @@ std::string Shares(const DemoUpdate& update) {
     const auto [least, most] = std::minmax_element(update.sender_bytes.begin(), update.sender_bytes.end());
     return StrCat(update.sender_bytes.size(), " senders: ", percent(*least), " to ", percent(*most), " %");
   }
-  std::string out;
-  for (const uint64_t bytes : update.sender_bytes) out += (out.empty() ? "" : " / ") + percent(bytes);
-  return out + " %";
+  return Join(update.sender_bytes, " / ", percent) + " %";
 }
 
 std::string AsText(const DemoReport& report) {

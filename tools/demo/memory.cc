@@ -45,8 +45,8 @@ Status CheckFits(const DemoMemory& memory, uint64_t available, const DemoOptions
   if (options.cluster.trainer_layout == "ddp" && options.cluster.trainers > 1)
     advice += " or --trainers, or take --trainer-layout fsdp, which needs one copy for all trainers";
   if (memory.shadow > 0) advice += ", or take --landing in_place, which needs no second copy";
-  return {Code::kExhausted, StrCat("this demo would take ", Human(memory.total()), " of memory, but only ",
-                                   HumanBytes(static_cast<double>(available)), " are available; ", advice)};
+  return Error(Code::kExhausted, "this demo would take ", Human(memory.total()), " of memory, but only ",
+               HumanBytes(static_cast<double>(available)), " are available; ", advice);
 }
 
 }  // namespace weightcast::tools

@@ -7,12 +7,6 @@ namespace weightcast::tools {
 
 namespace {
 
-std::string JoinedByComma(const std::vector<std::string>& texts) {
-  std::string joined;
-  for (const std::string& text : texts) joined += StrCat(joined.empty() ? "" : ",", text);
-  return joined;
-}
-
 /// The device of a rank: of `chosen` in turn, or else `otherwise`, counted round.
 ShardPlace OnDevice(const std::string& kind, const std::vector<std::string>& chosen, int64_t rank,
                     int64_t otherwise) {
@@ -63,8 +57,8 @@ std::vector<std::string> ArgumentsOf(const DemoOptions& options) {
   add("--versions", StrCat(options.versions));
   add("--landing", options.landing);
   add("--memory", options.memory);
-  add("--trainer-devices", JoinedByComma(options.trainer_devices));
-  add("--inference-devices", JoinedByComma(options.inference_devices));
+  add("--trainer-devices", Join(options.trainer_devices, ","));
+  add("--inference-devices", Join(options.inference_devices, ","));
   add("--output", options.output);
   return arguments;
 }
@@ -72,8 +66,8 @@ std::vector<std::string> ArgumentsOf(const DemoOptions& options) {
 Status CheckDevices(const DemoOptions& options) {
   const auto check = [&options](std::string_view flag, const std::vector<std::string>& devices) -> Status {
     if (!devices.empty() && options.memory == "host")
-      return {Code::kInvalidArgument,
-              StrCat(flag, " is for --memory cuda, cuda-pages or mixed; add one of them")};
+      return Error(Code::kInvalidArgument, flag,
+                   " is for --memory cuda, cuda-pages or mixed; add one of them");
     for (const std::string& text : devices) WC_RETURN_IF_ERROR(ParseDevice(flag, text).status());
     return Status::Ok();
   };

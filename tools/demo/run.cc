@@ -150,8 +150,8 @@ Status Director::StartChild(Role role, int64_t rank) {
 }
 
 Status Director::FailureOf(Child& child, std::string_view what) const {
-  return {Code::kPeerDead, StrCat(child.name(), " (pid ", child.pid(), ") ", what, "; see its log ",
-                                  child.log().string(), "; the other processes have been ended")};
+  return Error(Code::kPeerDead, child.name(), " (pid ", child.pid(), ") ", what, "; see its log ",
+               child.log().string(), "; the other processes have been ended");
 }
 
 Result<bool> Director::ReadFrom(size_t child, const std::set<DemoEvent::Kind>& kinds,
@@ -179,8 +179,8 @@ Status Director::Collect(size_t count, const std::set<DemoEvent::Kind>& kinds,
     const int ready = poll(polled.data(), polled.size(), static_cast<int>(kSilenceSeconds * 1000));
     WC_RETURN_IF_ERROR(CheckStop());
     if (ready == 0)
-      return {Code::kTimedOut, StrCat("the processes of the demo said nothing for ", kSilenceSeconds,
-                                      " s; see their logs in ", folder_.string())};
+      return Error(Code::kTimedOut, "the processes of the demo said nothing for ", kSilenceSeconds,
+                   " s; see their logs in ", folder_.string());
     // Deaths first: what the others then complain about is their consequence.
     for (const short events : {short{POLLHUP}, short{POLLIN}}) {
       for (size_t i = 0; i < children_.size() && count > 0; ++i) {
@@ -258,8 +258,7 @@ Result<DemoReport> Director::Run() {
   for (int64_t version = 1; version <= options_.versions; ++version)
     WC_RETURN_IF_ERROR(Publish(version, report));
   WC_RETURN_IF_ERROR(EndAll());
-  for (const std::string& name : transports_)
-    report.transport += (report.transport.empty() ? "" : "+") + name;
+  report.transport = Join(transports_, "+");
   return report;
 }
 

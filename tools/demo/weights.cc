@@ -26,9 +26,9 @@ Status WriteGenerated(const std::filesystem::path& path, const std::vector<Tenso
   WC_ASSIGN_OR_RETURN(const auto header,
                       checkpoint::MakeHeader(checkpoint::ReferenceOrder(tensors), {{"format", "pt"}}));
   if (static_cast<uint64_t>(header.file_bytes()) > FreeDisk(path.parent_path())) {
-    return {Code::kExhausted,
-            StrCat("the model file needs ", HumanBytes(static_cast<double>(header.file_bytes())), " in ",
-                   path.parent_path().string(), ", which has less free; set TMPDIR to a folder with room")};
+    return Error(Code::kExhausted, "the model file needs ",
+                 HumanBytes(static_cast<double>(header.file_bytes())), " in ", path.parent_path().string(),
+                 ", which has less free; set TMPDIR to a folder with room");
   }
   WC_ASSIGN_OR_RETURN(auto writer, checkpoint::SafetensorsWriter::Create(path, header, {.sync = false}));
   std::vector<std::byte> piece(4 << 20);

@@ -41,10 +41,8 @@ Result<std::vector<std::string>> HostsOfWorkers(const Settings& settings) {
   }
   auto hosts = peertest::ParseHostsFile(lines);
   if (hosts.ok()) return hosts;
-  return Status(
-      Code::kInvalidArgument,
-      StrCat("the hosts of the workers of the controller at ", settings.controller,
-             " cannot be tested: ", hosts.status().message(), "; or name hosts in a file, with --cluster"));
+  return Error(Code::kInvalidArgument, "the hosts of the workers of the controller at ", settings.controller,
+               " cannot be tested: ", hosts.status().message(), "; or name hosts in a file, with --cluster");
 }
 
 Result<std::vector<std::string>> HostsOf(const ClusterTest& test, const Settings& settings) {

@@ -57,8 +57,7 @@ class DoctorCommand : public Command {
     report.exports = doctor::ExportsFor(report.facts);
     if (!baseline_.empty()) {
       auto changes = doctor::ChangesSince(baseline, report.facts);
-      if (!changes.ok())
-        return {changes.status().code(), StrCat(baseline_, ": ", changes.status().message())};
+      if (!changes.ok()) return Error(changes.status().code(), baseline_, ": ", changes.status().message());
       report.changes = std::move(changes).value();
       report.compared = true;
     }

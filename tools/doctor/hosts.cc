@@ -35,10 +35,9 @@ Status CheckReach(const HostPort& listen, const control::Token& token) {
   WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(listen.host, listen.port));
   if (std::ranges::all_of(addresses, [](const SocketAddress& one) { return one.IsLoopback(); }))
     return Status::Ok();
-  return {Code::kPermission,
-          StrCat("without a job token --serve does not listen on ", listen.host,
-                 ": set WEIGHTCAST_TOKEN_FILE to the same file on all hosts, or --listen 127.0.0.1:",
-                 static_cast<int>(listen.port))};
+  return Error(Code::kPermission, "without a job token --serve does not listen on ", listen.host,
+               ": set WEIGHTCAST_TOKEN_FILE to the same file on all hosts, or --listen 127.0.0.1:",
+               static_cast<int>(listen.port));
 }
 
 /// A trainer's, from the job's token or from one that was made for a worker.
@@ -47,8 +46,8 @@ Result<stream::RoleToken> TokenToTest(const control::Token& token) {
   if (role.member().role != stream::Role::kObserver) return role;
   auto trainer = token.ForWorker({.role = stream::Role::kTrainer});
   if (trainer.ok()) return trainer;
-  return Status(Code::kPermission, StrCat("the token in ", token.origin(),
-                                          " may only watch; tests need the job's, or a trainer's"));
+  return Error(Code::kPermission, "the token in ", token.origin(),
+               " may only watch; tests need the job's, or a trainer's");
 }
 
 }  // namespace
@@ -103,7 +102,7 @@ Status HostTests::Serve(const Context& context) {
                                              .settings = context.settings,
                                              .on_over = [&] { over.Wake(); }});
   if (!server.ok())
-    return {server.status().code(), StrCat(server.status().message(), "; give another port with --listen")};
+    return Error(server.status().code(), server.status().message(), "; give another port with --listen");
   const std::string address = peertest::TargetText({.host = place.host, .port = (*server)->port()});
   WC_RETURN_IF_ERROR(
       Print(context.json ? JsonLine({{"address", address}}) : StrCat("serving tests at ", address, "\n")));

@@ -9,8 +9,8 @@ namespace weightcast::tools {
 Status VerdictOf(const std::vector<doctor::Finding>& findings) {
   const auto count = std::ranges::count(findings, doctor::Level::kFail, &doctor::Finding::level);
   if (count == 0) return Status::Ok();
-  return {Code::kUnavailable,
-          StrCat(count, count == 1 ? " check is" : " checks are", " FAIL; each has its command above")};
+  return Error(Code::kUnavailable, count, count == 1 ? " check is" : " checks are",
+               " FAIL; each has its command above");
 }
 
 }  // namespace weightcast::tools

@@ -43,10 +43,10 @@ class ExplainCommand : public Command {
  private:
   [[nodiscard]] Status Nothing() const {
     const std::string which = update_ < 0 ? "" : StrCat(" to version ", update_);
-    return {Code::kUnavailable,
-            StrCat("the controller remembers no update", which, model_.empty() ? "" : " of model " + model_,
-                   ": it keeps the last ", kMostUpdates, " that have ended since it started; ",
-                   update_ >= 0 ? "ask without --update for these" : "ask again when one has ended")};
+    return Error(Code::kUnavailable, "the controller remembers no update", which,
+                 model_.empty() ? "" : " of model " + model_, ": it keeps the last ", kMostUpdates,
+                 " that have ended since it started; ",
+                 update_ >= 0 ? "ask without --update for these" : "ask again when one has ended");
   }
 
   int64_t update_ = -1;

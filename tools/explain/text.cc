@@ -37,14 +37,11 @@ std::string VerdictText(const Json& update) {
 }
 
 std::string CostsText(const Json& segment) {
-  std::string text;
-  for (const Json& cost : segment.at("costs")) {
+  return Join(segment.at("costs"), ", ", [](const Json& cost) {
     const auto worker = cost.at("worker").get<std::string>();
-    text +=
-        StrCat(text.empty() ? "" : ", ", cost.at("cause").get<std::string>(), " ",
-               Decimal(cost.at("seconds").get<double>(), 4), worker.empty() ? "" : StrCat(" (", worker, ")"));
-  }
-  return text;
+    return StrCat(cost.at("cause").get<std::string>(), " ", Decimal(cost.at("seconds").get<double>(), 4),
+                  worker.empty() ? "" : StrCat(" (", worker, ")"));
+  });
 }
 
 std::string OneText(const Json& update) {
@@ -185,8 +182,8 @@ Result<std::string> ParsedUpdates(std::string_view text, const Make& make) {
   try {
     return make(Json::parse(text));
   } catch (const Json::exception& error) {
-    return Status(Code::kProtocol, StrCat("the controller's answer cannot be read (", error.what(),
-                                          "); use the same weightcast on all hosts"));
+    return Error(Code::kProtocol, "the controller's answer cannot be read (", error.what(),
+                 "); use the same weightcast on all hosts");
   }
 }
 

@@ -9,10 +9,8 @@ std::string CudaText(const device::Inventory& inventory) {
   if (!inventory.status.ok()) return StrCat("CUDA: no: ", inventory.status.message(), "\n");
   Table table({"device", "name", "PCIe", "UUID", "reaches"});
   for (const device::ListedGpu& each : inventory.gpus) {
-    std::string reaches;
-    for (const int other : each.reaches) reaches += StrCat(reaches.empty() ? "" : ", ", other);
     table.Add({StrCat(each.gpu.ordinal), each.gpu.name, each.pci_address.empty() ? "-" : each.pci_address,
-               each.uuid, reaches.empty() ? "-" : reaches});
+               each.uuid, each.reaches.empty() ? "-" : Join(each.reaches, ", ")});
   }
   return StrCat("CUDA: driver for CUDA ", inventory.driver, "\n", table.ToString());
 }

@@ -41,9 +41,7 @@ std::string HexText(uint16_t id) {
 }
 
 std::string NamesOf(const Hardware& hardware, const Tier& tier) {
-  std::string names;
-  for (const size_t nic : tier.nics) names += StrCat(names.empty() ? "" : ", ", hardware.ports[nic].name);
-  return names;
+  return Join(tier.nics, ", ", [&](size_t nic) { return hardware.ports[nic].name; });
 }
 
 /// The nearest tier in two columns, and the names of the next.

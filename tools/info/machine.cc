@@ -63,7 +63,7 @@ Status TryMemfd() {
 Status TryCrossProcessCopy() {
   static char target = 'a';
   const pid_t child = fork();
-  if (child < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno))};
+  if (child < 0) return Error(Code::kExhausted, "cannot start a process: ", ErrnoAndAdvice(errno));
   if (child == 0) {
     pause();
     _exit(0);
@@ -76,9 +76,9 @@ Status TryCrossProcessCopy() {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   if (written == 1) return Status::Ok();
-  return {Code::kPermission, StrCat("process_vm_writev: ", ErrnoText(error),
-                                    "; shared memory goes through a ring instead; allow this call with "
-                                    "kernel.yama.ptrace_scope=0 or the capability SYS_PTRACE")};
+  return Error(Code::kPermission, "process_vm_writev: ", ErrnoText(error),
+               "; shared memory goes through a ring instead; allow this call with "
+               "kernel.yama.ptrace_scope=0 or the capability SYS_PTRACE");
 }
 
 }  // namespace

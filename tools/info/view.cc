@@ -7,12 +7,6 @@
 namespace weightcast::tools {
 namespace {
 
-std::string JoinedBySpace(const std::vector<std::string>& texts) {
-  std::string out;
-  for (const std::string& text : texts) out += (out.empty() ? "" : " ") + text;
-  return out;
-}
-
 std::string StateOf(const protocol::WorkerView& worker) {
   if (!worker.alive) return "LOST";
   if (worker.name.role == protocol::Role::kTrainer) return worker.prepared ? "prepared" : "joined";
@@ -42,7 +36,7 @@ std::string ModelText(const protocol::ModelView& model) {
   Table workers({"worker", "host", "state", "prepared", "version", "addresses"});
   for (const auto& worker : model.workers) {
     workers.Add({ToString(worker.name), worker.host, StateOf(worker), worker.prepared ? "yes" : "no",
-                 Named(worker.version), JoinedBySpace(worker.addresses)});
+                 Named(worker.version), Join(worker.addresses, " ")});
   }
   if (!model.workers.empty()) out += "\n" + workers.ToString();
   Table connections({"connection to", "from"});

@@ -196,7 +196,7 @@ class PlanCommand : public Command {
     WC_ASSIGN_OR_RETURN(const std::string bytes, checkpoint::ReadTextFile(read_file_, plan::kMaxTableBytes));
     auto decoded = InFile(read_file_, plan::DecodeRankTable(bytes));
     if (const Status& why = decoded.status(); why.code() == Code::kCorrupt)
-      return {why.code(), StrCat(why.message(), "; write it again with weightcast plan --tables")};
+      return Error(why.code(), why.message(), "; write it again with weightcast plan --tables");
     WC_ASSIGN_OR_RETURN(const plan::RankTable table, std::move(decoded));
     const bool trainer = table.role == plan::RankTable::Role::kTrainer;
     if (context.json)

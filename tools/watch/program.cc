@@ -29,7 +29,7 @@ struct Pipe {
 Result<Pipe> MakePipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pipe: ", ErrnoAndAdvice(errno)));
+    return Error(Code::kExhausted, "cannot make a pipe: ", ErrnoAndAdvice(errno));
   return Pipe{.read = UniqueFd(ends[0]), .write = UniqueFd(ends[1])};
 }
 
@@ -38,8 +38,8 @@ Status PassOn(int fd, std::string_view text) {
     const ssize_t written = write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0)
-      return {Code::kUnavailable, StrCat("cannot pass the program's output on: ", ErrnoText(errno),
-                                         "; check what reads the output of weightcast")};
+      return Error(Code::kUnavailable, "cannot pass the program's output on: ", ErrnoText(errno),
+                   "; check what reads the output of weightcast");
     text.remove_prefix(static_cast<size_t>(written));
   }
   return Status::Ok();
@@ -99,8 +99,7 @@ Status ForwardAll(std::array<Stream, 2>& streams, pid_t pid, const Program::Opti
     // What it has started may hold the pipes for ever: after its end, only what is in them already.
     const int count = poll(waits.data(), waits.size(), over ? 0 : -1);
     if (count < 0 && errno != EINTR)
-      return {Code::kInternal,
-              StrCat("cannot wait for the program's output: ", ErrnoText(errno), kReportBug)};
+      return Error(Code::kInternal, "cannot wait for the program's output: ", ErrnoText(errno), kReportBug);
     if (count <= 0) {
       if (over && count == 0) return Status::Ok();
       continue;
@@ -139,7 +138,7 @@ Result<int> Program::Run(const Options& options) {
   // Python would keep its lines back, and marks would come late.
   setenv("PYTHONUNBUFFERED", "1", /*overwrite=*/0);
   const pid_t pid = fork();
-  if (pid < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
+  if (pid < 0) return Error(Code::kExhausted, "cannot start a process: ", ErrnoAndAdvice(errno));
   if (pid == 0) Become(arguments.data(), output.write.get(), error.write.get());
   output.write.reset();
   error.write.reset();

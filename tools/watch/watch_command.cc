@@ -45,12 +45,10 @@ class Selection {
     for (const std::string& name : names_) {
       if (std::ranges::any_of(reading.devices, [&](const Device& one) { return Is(one.name, name); }))
         continue;
-      std::string all;
-      for (const Device& one : reading.devices) all += (all.empty() ? "" : ", ") + one.name;
-      return {Code::kInvalidArgument,
-              StrCat("no device with traffic counters is called '", name,
-                     all.empty() ? "'; this machine has none" : "'; name one of these: ", all,
-                     name.starts_with("gpu") && !no_nvlink.empty() ? StrCat("; ", no_nvlink) : "")};
+      const std::string all = Join(reading.devices, ", ", &Device::name);
+      return Error(Code::kInvalidArgument, "no device with traffic counters is called '", name,
+                   all.empty() ? "'; this machine has none" : "'; name one of these: ", all,
+                   name.starts_with("gpu") && !no_nvlink.empty() ? StrCat("; ", no_nvlink) : "");
     }
     return Status::Ok();
   }
@@ -117,9 +115,8 @@ class WatchCommand : public Command {
   Status Run(const Context& context) override {
     const auto interval = ParseInterval();
     if (!interval)
-      return {Code::kInvalidArgument,
-              StrCat("--interval is '", interval_, "'; it must be a number of seconds in [", kLeastInterval,
-                     ", ", kMostInterval, "]")};
+      return Error(Code::kInvalidArgument, "--interval is '", interval_,
+                   "'; it must be a number of seconds in [", kLeastInterval, ", ", kMostInterval, "]");
     if (program_.empty() != marker_.empty())
       return {Code::kInvalidArgument, "--per-iteration CMD and --marker REGEX belong together; give both"};
     counters::Reader reader(counters::LocalSources());

@@ -25,15 +25,14 @@ Result<std::shared_ptr<FileShards>> FileShards::Open(checkpoint::Checkpoint file
       const auto bytes = static_cast<size_t>(BytesOf(tensor.dtype, plan::ElementsOf(box)));
       WC_ASSIGN_OR_RETURN(const auto runs, checkpoint::RunsOf(tensor, box, bytes));
       if (runs.count() > 1) {
-        return Status(Code::kInvalidArgument,
-                      StrCat("the shard ", ToString(box), " of tensor '", tensor.name,
-                             "' is not contiguous in its file; cut the tensor along the first dimension"));
+        return Error(Code::kInvalidArgument, "the shard ", ToString(box), " of tensor '", tensor.name,
+                     "' is not contiguous in its file; cut the tensor along the first dimension");
       }
       const auto offset = static_cast<uint64_t>(runs.count() == 1 ? runs.At(0).src_offset : 0);
       const auto index = result->file_.Find(tensor.name);
       if (!index)
-        return Status(Code::kInvalidArgument, StrCat("--checkpoint has no tensor '", tensor.name,
-                                                     "'; give a checkpoint of the same model"));
+        return Error(Code::kInvalidArgument, "--checkpoint has no tensor '", tensor.name,
+                     "'; give a checkpoint of the same model");
       result->shards_.push_back({.tensor = tensor, .part = std::move(box)});
       result->places_.push_back({.tensor = *index, .offset = offset, .bytes = bytes});
     }

@@ -62,8 +62,8 @@ class InferenceCommand : public Command {
     WC_ASSIGN_OR_RETURN(const ShardPlace place, place_.Parse());
     WC_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOfEngine());
     if (rank_ >= world_size_) {
-      return {Code::kInvalidArgument,
-              StrCat("--rank ", rank_, " is outside of --world-size ", world_size_, "; ranks count from 0")};
+      return Error(Code::kInvalidArgument, "--rank ", rank_, " is outside of --world-size ", world_size_,
+                   "; ranks count from 0");
     }
     WC_ASSIGN_OR_RETURN(const ShardMemory memory,
                         ShardMemory::Make(layout, output_.rank, place, context.settings));

@@ -48,8 +48,8 @@ Status Versions::Fill(const Shard& shard, int64_t version) const {
 Status Versions::Read(const TensorInfo& tensor, const Box& box, std::span<std::byte> out) const {
   const auto index = file_->Find(tensor.name);
   if (!index)
-    return {Code::kInvalidArgument,
-            StrCat("--checkpoint has no tensor '", tensor.name, "'; give a checkpoint of the same model")};
+    return Error(Code::kInvalidArgument, "--checkpoint has no tensor '", tensor.name,
+                 "'; give a checkpoint of the same model");
   return file_->ReadBox(*index, box, out);
 }
 
@@ -75,9 +75,8 @@ Status Versions::Check(const Shard& shard, int64_t version) const {
     expected.resize(static_cast<size_t>(BytesOf(shard.tensor.dtype, plan::ElementsOf(piece))));
     WC_RETURN_IF_ERROR(Make(shard.tensor, piece, version, expected));
     if (std::memcmp(expected.data(), shard.memory.address + at, expected.size()) != 0) {
-      return {Code::kCorrupt,
-              StrCat("version ", version, " of tensor '", shard.tensor.name, "' differs in ", ToString(piece),
-                     " from what was published; please report this as a bug")};
+      return Error(Code::kCorrupt, "version ", version, " of tensor '", shard.tensor.name, "' differs in ",
+                   ToString(piece), " from what was published; please report this as a bug");
     }
     at += expected.size();
   }

@@ -111,9 +111,8 @@ class LoadedCuda final : public Cuda {
 Result<std::shared_ptr<Cuda>> TableOf(void* library, const char* soname) {
   Symbols symbols;
   if (const char* const missing = FindAll(library, symbols); missing != nullptr) {
-    return Status(Code::kUnavailable,
-                  StrCat(soname, " has no ", missing,
-                         ": it is older than CUDA 12.0; install NVIDIA's driver 525 or newer"));
+    return Error(Code::kUnavailable, soname, " has no ", missing,
+                 ": it is older than CUDA 12.0; install NVIDIA's driver 525 or newer");
   }
   return std::shared_ptr<Cuda>(std::make_shared<LoadedCuda>(symbols));
 }
@@ -128,9 +127,8 @@ Result<std::shared_ptr<Cuda>> LoadAllowed(CudaUse use) {
     return TableOf(library, kSoname);
   }
   if (use == CudaUse::kAsked) return LoadCudaFrom(kSoname, kDriverRemedy);
-  return Status(Code::kUnavailable,
-                StrCat("this process does not use CUDA: ", kSoname,
-                       " is not loaded; put something on a GPU first, for example with torch"));
+  return Error(Code::kUnavailable, "this process does not use CUDA: ", kSoname,
+               " is not loaded; put something on a GPU first, for example with torch");
 }
 
 }  // namespace
@@ -140,8 +138,8 @@ Result<std::shared_ptr<Cuda>> LoadCudaFrom(const char* soname, const char* remed
   void* const library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = dlerror();
-    return Status(Code::kUnavailable, StrCat(soname, " cannot be loaded (",
-                                             reason != nullptr ? reason : "no reason given", "): ", remedy));
+    return Error(Code::kUnavailable, soname, " cannot be loaded (",
+                 reason != nullptr ? reason : "no reason given", "): ", remedy);
   }
   return TableOf(library, soname);
 }

@@ -195,15 +195,14 @@ Result<std::shared_ptr<Ibverbs>> LoadIbverbsFrom(const char* soname) {
   void* library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = dlerror();
-    return Status(Code::kUnavailable,
-                  StrCat(soname, " cannot be loaded (", reason != nullptr ? reason : "no reason given",
-                         "): ", kPackages));
+    return Error(Code::kUnavailable, soname, " cannot be loaded (",
+                 reason != nullptr ? reason : "no reason given", "): ", kPackages);
   }
   Symbols symbols;
   if (const char* const missing = FindAll(library, symbols); missing != nullptr) {
     dlclose(library);
-    return Status(Code::kUnavailable, StrCat(soname, " has no ", missing, ": it is older than rdma-core 32; ",
-                                             kPackages, " of that version or newer"));
+    return Error(Code::kUnavailable, soname, " has no ", missing, ": it is older than rdma-core 32; ",
+                 kPackages, " of that version or newer");
   }
   return std::shared_ptr<Ibverbs>(std::make_shared<LoadedIbverbs>(symbols));
 }

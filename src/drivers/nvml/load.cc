@@ -68,12 +68,11 @@ class LoadedNvml final : public Nvml {
 
   [[nodiscard]] Status Failed(const char* what, Return result) const {
     const char* const text = symbols_.error_string(result);
-    return {
-        Code::kUnavailable,
-        StrCat("NVIDIA's library gives no counts of NVLink: ", what, ": ",
-               text != nullptr ? text : "an error without a text",
-               result == kNotSupported ? "; this GPU or its driver counts none, and nothing needs to be done"
-                                       : "; check with nvidia-smi that the driver works")};
+    return Error(Code::kUnavailable, "NVIDIA's library gives no counts of NVLink: ", what, ": ",
+                 text != nullptr ? text : "an error without a text",
+                 result == kNotSupported
+                     ? "; this GPU or its driver counts none, and nothing needs to be done"
+                     : "; check with nvidia-smi that the driver works");
   }
 
  private:
@@ -87,14 +86,14 @@ Result<std::shared_ptr<Nvml>> LoadNvmlFrom(const char* soname) {
   void* library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = dlerror();
-    return Status(Code::kUnavailable, StrCat(soname, " cannot be loaded (",
-                                             reason != nullptr ? reason : "no reason given", "): ", kRemedy));
+    return Error(Code::kUnavailable, soname, " cannot be loaded (",
+                 reason != nullptr ? reason : "no reason given", "): ", kRemedy);
   }
   Symbols symbols;
   if (!FindAll(library, symbols)) {
     dlclose(library);
-    return Status(Code::kUnavailable,
-                  StrCat(soname, " is too old to count NVLink's bytes; install a newer driver of NVIDIA"));
+    return Error(Code::kUnavailable, soname,
+                 " is too old to count NVLink's bytes; install a newer driver of NVIDIA");
   }
   auto loaded = std::make_shared<LoadedNvml>(symbols);
   if (const Return result = symbols.init(); result != kSuccess) return loaded->Failed("nvmlInit", result);

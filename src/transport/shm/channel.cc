@@ -22,8 +22,8 @@ constexpr std::string_view kMoreFiles = "; raise the limit of open files (ulimit
 Status ChannelError(std::string_view what, std::string_view advice) {
   const int error = errno;
   const bool exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-  if (exhausted) return {Code::kExhausted, StrCat(what, ": ", ErrnoAndAdvice(error))};
-  return {Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
+  if (exhausted) return Error(Code::kExhausted, what, ": ", ErrnoAndAdvice(error));
+  return Error(Code::kUnavailable, what, ": ", ErrnoText(error), advice);
 }
 
 struct Address {
@@ -34,8 +34,8 @@ struct Address {
 Result<Address> AbstractAddress(std::string_view name) {
   Address address;
   if (name.empty() || name.size() >= sizeof address.raw.sun_path) {
-    return Status(Code::kProtocol, StrCat("the peer's Unix socket has a name of ", name.size(),
-                                          " characters, and must have one of 1 to 107"));
+    return Error(Code::kProtocol, "the peer's Unix socket has a name of ", name.size(),
+                 " characters, and must have one of 1 to 107");
   }
   address.raw.sun_family = AF_UNIX;
   std::memcpy(address.raw.sun_path + 1, name.data(), name.size());
@@ -107,8 +107,8 @@ Result<Channel> Channel::Connect(std::string_view name) {
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.raw), address.length) != 0) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN)
-      return Status(Code::kExhausted,
-                    StrCat("the peer takes no connections over shared memory: its queue is full", kSeePeer));
+      return Error(Code::kExhausted, "the peer takes no connections over shared memory: its queue is full",
+                   kSeePeer);
     if (errno != ECONNREFUSED)
       return ChannelError("cannot connect to the peer's Unix socket",
                           "; both processes must be in one network namespace");
@@ -126,7 +126,7 @@ Status Channel::Send(std::string_view bytes, std::span<const int> fds) {
     if (sent < 0) return ChannelError("cannot send to the peer over shared memory", kSeePeer);
   }
   if (waiting_.size() >= kMostWaiting)
-    return {Code::kUnavailable, StrCat("the peer does not read its messages over shared memory", kSeePeer)};
+    return Error(Code::kUnavailable, "the peer does not read its messages over shared memory", kSeePeer);
   Incoming kept{.bytes = std::string(bytes), .fds = {}};
   for (const int fd : fds) {
     kept.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -177,12 +177,12 @@ Result<std::optional<Channel::Incoming>> Channel::Receive() {
       Incoming incoming{.bytes = std::string(buffer.data(), static_cast<size_t>(got)),
                         .fds = TakeFds(message)};
       if ((message.msg_flags & MSG_CTRUNC) != 0) {
-        return Status(Code::kExhausted,
-                      StrCat("this process has no descriptors left for what the peer sent", kMoreFiles));
+        return Error(Code::kExhausted, "this process has no descriptors left for what the peer sent",
+                     kMoreFiles);
       }
       if ((message.msg_flags & MSG_TRUNC) != 0)
-        return Status(Code::kProtocol,
-                      StrCat("it sent a message of more than ", kMostBytes, " bytes over its Unix socket"));
+        return Error(Code::kProtocol, "it sent a message of more than ", kMostBytes,
+                     " bytes over its Unix socket");
       return std::optional(std::move(incoming));
     }
     if (got == 0) {

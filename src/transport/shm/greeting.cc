@@ -106,9 +106,8 @@ Status Greeting::OnHello(const Channel::Incoming& message) {
 Status Greeting::IdentifyProcess() {
   WC_ASSIGN_OR_RETURN(const PeerCredentials credentials, CredentialsOf(link_.channel.fd()));
   if (credentials.uid != geteuid()) {
-    return {Code::kUnavailable,
-            StrCat("the peer runs as user ", credentials.uid, ", and this process as user ", geteuid(),
-                   "; shared memory is only for processes of one user: start both as the same user")};
+    return Error(Code::kUnavailable, "the peer runs as user ", credentials.uid, ", and this process as user ",
+                 geteuid(), "; shared memory is only for processes of one user: start both as the same user");
   }
   link_.pid = credentials.pid;
   link_.offers.SetSameProcess(link_.pid == getpid());

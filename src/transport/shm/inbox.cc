@@ -15,12 +15,11 @@ Result<OwnInbox> OwnInbox::Create() {
 
 Status OwnInbox::OpenGrant(const GrantName& grant, GrantReach ranges) {
   if (grant.slot == 0 || grant.slot >= kGrantSlots || grant.id == 0) {
-    return {Code::kInvalidArgument,
-            StrCat("a grant has a slot from 1 to ", kGrantSlots - 1, " and an id, not slot ", grant.slot,
-                   " and id ", grant.id, kReportBug)};
+    return Error(Code::kInvalidArgument, "a grant has a slot from 1 to ", kGrantSlots - 1,
+                 " and an id, not slot ", grant.slot, " and id ", grant.id, kReportBug);
   }
   if (in_use_[grant.slot]) {
-    return {Code::kExhausted, StrCat("grant slot ", grant.slot, " of this peer is in use", kReportBug)};
+    return Error(Code::kExhausted, "grant slot ", grant.slot, " of this peer is in use", kReportBug);
   }
   in_use_[grant.slot] = true;
   open_[grant.slot] = grant.id;

@@ -85,8 +85,8 @@ Status Link::OnMessage(Channel::Incoming& message) {
   if (kind == MessageKind::kRing && ready)
     return DecodeFor<RingReply>(message.bytes, [&](const auto& m) { return regions_.On(m, message.fds); });
   if (kind >= MessageKind::kWantSource && ready) return devices_.OnMessage(kind, std::move(message));
-  return {Code::kProtocol, StrCat("it sent a message of kind ", static_cast<int>(kind),
-                                  " over shared memory before that connection was ready")};
+  return Error(Code::kProtocol, "it sent a message of kind ", static_cast<int>(kind),
+               " over shared memory before that connection was ready");
 }
 
 void Link::OnChannel() {
@@ -130,7 +130,7 @@ void Link::OnProcess() {
   fences_.OnGone();
   link_.context.poller.Remove(link_.pidfd.get());
   if (link_.state == State::kDown || link_.state == State::kClosing) return;
-  Down({Code::kPeerDead, StrCat("the peer process has ended (", link_.PeerName(), "); see its log")});
+  Down(Error(Code::kPeerDead, "the peer process has ended (", link_.PeerName(), "); see its log"));
 }
 
 void Link::OnTime(TimePoint now) {
@@ -141,13 +141,13 @@ void Link::OnTime(TimePoint now) {
   }
   if (link_.state == State::kHungUp && now >= deadline_) {
     return Down(
-        {Code::kUnavailable, StrCat("the peer's socket was closed (", link_.PeerName(), "); see its log")});
+        Error(Code::kUnavailable, "the peer's socket was closed (", link_.PeerName(), "); see its log"));
   }
   if (link_.state != State::kOpening) return;
   if (now >= deadline_)
-    return Down({Code::kTimedOut,
-                 StrCat("the peer did not answer over shared memory within half of setting connect_timeout",
-                        kSeePeer)});
+    return Down(Error(Code::kTimedOut,
+                      "the peer did not answer over shared memory within half of setting connect_timeout",
+                      kSeePeer));
   if (const Status status = greeting_.Step(now); !status.ok()) Down(status);
 }
 
@@ -218,8 +218,7 @@ void Link::HangUp() {
     return Down({Code::kUnavailable, "the peer closed its socket while the link was made; see its log"});
   }
   if (link_.bye_seen)
-    return Down(
-        {Code::kUnavailable, StrCat("the peer closed the link (", link_.PeerName(), "); see its log")});
+    return Down(Error(Code::kUnavailable, "the peer closed the link (", link_.PeerName(), "); see its log"));
   if (!link_.pidfd.valid()) {
     if (link_.sender) fences_.OnGone();
     return Down({fences_.gone() ? Code::kPeerDead : Code::kUnavailable,
@@ -234,7 +233,7 @@ void Link::Down(const Status& status) {
   const std::string peer = link_.PeerName();
   Status reason = BrokeProtocol(StrCat("the peer (", peer, ")"), status);
   if (reason.message().find(peer) == std::string::npos)
-    reason = {reason.code(), StrCat(reason.message(), " (the peer is ", peer, ")")};
+    reason = Error(reason.code(), reason.message(), " (the peer is ", peer, ")");
   const bool was_ready = link_.state == State::kReady || link_.state == State::kHungUp;
   // What the peer had put into our inbox before it went is complete: its bytes landed before.
   if (was_ready && reason.code() != Code::kProtocol) link_.receiver->DrainAll();

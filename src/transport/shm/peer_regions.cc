@@ -35,8 +35,8 @@ Status PeerMapping::Populate(uint64_t block) {
   while (madvise(reinterpret_cast<void*>(begin), end - begin, advice) != 0) {
     if (errno == EINVAL) break;  // A kernel before 5.14: the pages come one by one in the copy.
     if (errno != EINTR && errno != EAGAIN) {
-      return {Code::kExhausted, StrCat("cannot make pages of the peer's memory present: ", ErrnoText(errno),
-                                       "; give this process more memory")};
+      return Error(Code::kExhausted, "cannot make pages of the peer's memory present: ", ErrnoText(errno),
+                   "; give this process more memory");
     }
   }
   present_[block / 64] |= uint64_t{1} << (block % 64);
@@ -63,10 +63,8 @@ Result<RemoteRegion> PeerRegions::Add(LinkId link, const RegionName& name, uint6
     id = free_.back();
     free_.pop_back();
   } else if (used_ == kMost) {
-    return Status(
-        Code::kExhausted,
-        StrCat("at most ", kMost,
-               " regions of peers can be imported at once; let the peers register larger pieces of memory"));
+    return Error(Code::kExhausted, "at most ", kMost,
+                 " regions of peers can be imported at once; let the peers register larger pieces of memory");
   } else {
     ++used_;
   }

@@ -50,13 +50,13 @@ Result<RegionKey> DecodeKey(std::string_view bytes) {
 
 Status Regions::Check(const RegionName& name) const {
   if (name.owner != self_ || name.generation == 0) {
-    return {Code::kInvalidArgument,
-            StrCat("a region was registered for incarnation ", name.owner, ", generation ", name.generation,
-                   "; the generation must be above 0, and this process is incarnation ", self_, kReportBug)};
+    return Error(Code::kInvalidArgument, "a region was registered for incarnation ", name.owner,
+                 ", generation ", name.generation,
+                 "; the generation must be above 0, and this process is incarnation ", self_, kReportBug);
   }
   if (name.id >= kMaxRegions) {
-    return {Code::kExhausted, StrCat("at most ", kMaxRegions, " regions can be registered at once; ",
-                                     "register larger pieces of memory")};
+    return Error(Code::kExhausted, "at most ", kMaxRegions, " regions can be registered at once; ",
+                 "register larger pieces of memory");
   }
   return Status::Ok();
 }
@@ -83,7 +83,7 @@ Result<std::string> Regions::Add(const RegionName& name, const DescribedMemory& 
   {
     const std::lock_guard lock(mutex_);
     if (!ids_.insert(name.id).second) {
-      return Status(Code::kInvalidArgument, StrCat("region ", name.id, " is registered already", kReportBug));
+      return Error(Code::kInvalidArgument, "region ", name.id, " is registered already", kReportBug);
     }
     changes_.push_back({.add = true, .id = name.id, .region = std::move(region)});
     pending_.store(true, std::memory_order_seq_cst);

@@ -22,8 +22,8 @@ constexpr std::string_view kNoSeals =
     "; let kernel and sandbox seal files of memfd_create, or leave shm out in setting transport";
 
 Status TooMuch(size_t size, std::string_view why) {
-  return {Code::kExhausted,
-          StrCat("cannot make ", HumanBytes(static_cast<double>(size)), " of shared memory: ", why)};
+  return Error(Code::kExhausted, "cannot make ", HumanBytes(static_cast<double>(size)),
+               " of shared memory: ", why);
 }
 
 }  // namespace
@@ -56,8 +56,8 @@ Result<Mapping> Mapping::Map(int fd, uint64_t offset, size_t length, bool writab
                     static_cast<off_t>(offset - lead));
   if (base == MAP_FAILED) {
     const Code code = errno == EPERM || errno == EACCES ? Code::kPermission : Code::kExhausted;
-    return Status(code, StrCat("cannot map ", HumanBytes(static_cast<double>(length)),
-                               " of shared memory: ", ErrnoAndAdvice(errno)));
+    return Error(code, "cannot map ", HumanBytes(static_cast<double>(length)),
+                 " of shared memory: ", ErrnoAndAdvice(errno));
   }
   made.base_ = base;
   made.data_ = static_cast<std::byte*>(base) + lead;
@@ -100,9 +100,8 @@ bool CannotShrink(int fd, uint64_t length) {
 
 Result<Mapping> MapPeer(int fd, uint64_t offset, size_t length, bool writable) {
   if (length == 0 || offset > UINT64_MAX - length || !CannotShrink(fd, offset + length)) {
-    return Status(Code::kPermission,
-                  StrCat("the peer's shared memory is shorter than the ", length, " bytes at ", offset,
-                         " that the peer announced, or not sealed against shrinking", kSameRelease));
+    return Error(Code::kPermission, "the peer's shared memory is shorter than the ", length, " bytes at ",
+                 offset, " that the peer announced, or not sealed against shrinking", kSameRelease);
   }
   return Mapping::Map(fd, offset, length, writable);
 }

@@ -115,8 +115,8 @@ void ShmTransport::Release(LinkId link, RemoteRegion region) {
 Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
                                            TimePoint deadline) {
   if (static_cast<uint32_t>(link) == 0 || Find(link) != nullptr) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("shm: link id ", static_cast<uint32_t>(link), " is 0 or in use", kReportBug));
+    return Error(Code::kInvalidArgument, "shm: link id ", static_cast<uint32_t>(link), " is 0 or in use",
+                 kReportBug);
   }
   Invitation invitation;
   if (role == Role::kResponder) {
@@ -139,8 +139,7 @@ Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation p
 Status ShmTransport::Establish(LinkId link, std::string_view answer) {
   Link* const found = Find(link);
   if (found == nullptr)
-    return {Code::kInvalidArgument,
-            StrCat("shm: there is no link ", static_cast<uint32_t>(link), kReportBug)};
+    return Error(Code::kInvalidArgument, "shm: there is no link ", static_cast<uint32_t>(link), kReportBug);
   WC_ASSIGN_OR_RETURN(const Invitation invitation, DecodeInvitation(answer));
   if (invitation.name.empty()) return OtherRelease("the peer's shm answer names no listener");
   found->Connect(invitation);
@@ -160,8 +159,7 @@ std::string ShmTransport::Describe(LinkId link) const {
 Status ShmTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) {
   Link* const found = Find(link);
   if (found == nullptr)
-    return {Code::kInvalidArgument,
-            StrCat("shm: there is no link ", static_cast<uint32_t>(link), kReportBug)};
+    return Error(Code::kInvalidArgument, "shm: there is no link ", static_cast<uint32_t>(link), kReportBug);
   return found->fences().OpenGrant(grant, std::move(ranges));
 }
 

@@ -82,8 +82,8 @@ Status SourceMaps::CheckOffer(const SourceOffer& offer) const {
             "it asked for a second trial of a path between two GPUs, or for one of another size"};
   }
   if (offer.region.first >= kMaxRegions)
-    return {Code::kProtocol, StrCat("it offered device memory of region ", offer.region.first,
-                                    ", but regions are numbered below ", kMaxRegions)};
+    return Error(Code::kProtocol, "it offered device memory of region ", offer.region.first,
+                 ", but regions are numbered below ", kMaxRegions);
   if (offer.device == offer.reader || (way != ways_.end() && way->second)) return Status::Ok();
   return {Code::kProtocol, "it offered device memory before the path to it was tried"};
 }
@@ -193,11 +193,10 @@ void SourceMaps::OnFinished(const Key& key, Result<std::shared_ptr<const device:
     WC_LOG(kWarning, "this process cannot map memory of device ", device::UuidText(source.owner),
            " of the peer (", channel_->PeerName(),
            "), so it is staged through host memory, which is slower: ",
-           WithSameRelease(mapping.ok()
-                               ? Status(Code::kProtocol, StrCat("only ", (*mapping)->length,
-                                                                " bytes are mapped, and the peer announced ",
-                                                                source.offset + source.length))
-                               : mapping.status())
+           WithSameRelease(mapping.ok() ? Error(Code::kProtocol, "only ", (*mapping)->length,
+                                                " bytes are mapped, and the peer announced ",
+                                                source.offset + source.length)
+                                        : mapping.status())
                .message());
   } else {
     source.mapping = std::move(mapping).value();

@@ -136,7 +136,7 @@ void Lane::Receive() {
       Flush();
       return CountWanting();
     case Inbox::Outcome::kClosed:
-      return Fail({Code::kUnavailable, StrCat("the peer at ", peer_, " closed its connection; see its log")});
+      return Fail(Error(Code::kUnavailable, "the peer at ", peer_, " closed its connection; see its log"));
     case Inbox::Outcome::kFailed:
       return Fail(Broken(error));
     case Inbox::Outcome::kViolation:
@@ -154,12 +154,12 @@ bool Lane::LookForMore() {
 }
 
 Status Lane::Broken(int error) const {
-  return {Code::kUnavailable, StrCat("the connection to ", peer_, " broke: ", ErrnoText(error),
-                                     "; check the network, and whether the peer runs")};
+  return Error(Code::kUnavailable, "the connection to ", peer_, " broke: ", ErrnoText(error),
+               "; check the network, and whether the peer runs");
 }
 
 void Lane::Break(std::string_view violation) {
-  Fail({Code::kProtocol, StrCat("the peer at ", peer_, kBrokeProtocol, violation, kSameRelease)});
+  Fail(Error(Code::kProtocol, "the peer at ", peer_, kBrokeProtocol, violation, kSameRelease));
 }
 
 void Lane::Fail(Status reason) {

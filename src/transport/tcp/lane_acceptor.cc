@@ -28,9 +28,8 @@ Result<SocketAddress> ParseHost(std::string_view setting, std::string_view text)
   const bool bare_v6 = text.find(':') != std::string_view::npos && !text.starts_with('[');
   auto address = SocketAddress::Parse(bare_v6 ? StrCat("[", text, "]:0") : StrCat(text, ":0"));
   if (address.ok()) return address;
-  return Status(Code::kInvalidArgument,
-                StrCat("setting ", setting, " has '", text,
-                       "', which is not a numeric address; write one such as 10.0.0.1 or fe80::1%eth0"));
+  return Error(Code::kInvalidArgument, "setting ", setting, " has '", text,
+               "', which is not a numeric address; write one such as 10.0.0.1 or fe80::1%eth0");
 }
 
 Result<std::vector<SocketAddress>> ParseHosts(std::string_view list) {

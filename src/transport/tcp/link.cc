@@ -40,10 +40,9 @@ Link::Link(const Shared& shared, const LinkTerms& terms)
 
 Status Link::Connect(const Answer& answer, TimePoint now) {
   if (terms_.role != Role::kInitiator || !terms_.addresses.empty() || state_ != State::kOpening) {
-    return {Code::kInvalidArgument,
-            StrCat("link ", static_cast<uint32_t>(terms_.id),
-                   " was given an answer that it was not waiting for (role ", static_cast<int>(terms_.role),
-                   ", state ", static_cast<int>(state_), ")", kReportBug)};
+    return Error(Code::kInvalidArgument, "link ", static_cast<uint32_t>(terms_.id),
+                 " was given an answer that it was not waiting for (role ", static_cast<int>(terms_.role),
+                 ", state ", static_cast<int>(state_), ")", kReportBug);
   }
   if (answer.lanes > terms_.lanes)
     return OtherRelease("the peer's tcp answer has more lanes than were offered");
@@ -139,7 +138,7 @@ void Link::LookForDeadLanes() {
     if (lane->open() || !lane->quiet()) return;
   }
   if (!failure_.ok()) return GoDown(failure_);
-  GoDown({Code::kUnavailable, StrCat("every lane is down; the first: ", lanes_.front()->reason())});
+  GoDown(Error(Code::kUnavailable, "every lane is down; the first: ", lanes_.front()->reason()));
 }
 
 void Link::Continue() {

@@ -21,9 +21,10 @@ Status Opening::Step(TimePoint now) {
   for (LaneConnector& connector : connectors_) {
     if (now >= connector.NextStep()) connector.Step(now);
     if (connector.failed()) {
-      return {Code::kUnavailable, StrCat("no address of the peer answers; check the firewall and settings "
-                                         "bind, interface and advertise (",
-                                         connector.report(), ")")};
+      return Error(Code::kUnavailable,
+                   "no address of the peer answers; check the firewall and settings "
+                   "bind, interface and advertise (",
+                   connector.report(), ")");
     }
   }
   if (!connectors_.empty() && std::ranges::all_of(connectors_, &LaneConnector::welcomed)) {
@@ -35,10 +36,10 @@ Status Opening::Step(TimePoint now) {
   std::string tried;
   for (const LaneConnector& connector : connectors_)
     tried = connector.report().empty() ? tried : StrCat(" (", connector.report(), ")");
-  return {Code::kTimedOut,
-          StrCat("not all lanes were connected within half of setting connect_timeout; check the firewall "
-                 "and settings bind, interface and advertise",
-                 tried)};
+  return Error(Code::kTimedOut,
+               "not all lanes were connected within half of setting connect_timeout; check the firewall "
+               "and settings bind, interface and advertise",
+               tried);
 }
 
 TimePoint Opening::NextStep() const {

@@ -34,9 +34,9 @@ Result<std::string> Link::MakeAnswer(std::string_view offer) {
 
 Status Link::Establish(std::string_view answer) {
   if (state_.phase != Phase::kNew || !state_.initiator() || !rails_.offered()) {
-    return {Code::kInvalidArgument, StrCat("link ", static_cast<uint32_t>(state_.terms.id),
-                                           " was given an answer that it was not waiting for (phase ",
-                                           static_cast<int>(state_.phase), ")", kReportBug)};
+    return Error(Code::kInvalidArgument, "link ", static_cast<uint32_t>(state_.terms.id),
+                 " was given an answer that it was not waiting for (phase ", static_cast<int>(state_.phase),
+                 ")", kReportBug);
   }
   WC_ASSIGN_OR_RETURN(auto agreed, rails_.OnAnswer(answer));
   patience_ = Clock::now() + (state_.terms.deadline - Clock::now()) / 2;
@@ -53,10 +53,9 @@ void Link::CheckProbes() {
   });
   if (waiting) return;
   if (!pairs_.Works())
-    return state_.GoDown(
-        {Code::kUnavailable,
-         StrCat("no RDMA path to the peer; check that the NICs of both hosts reach each other: ",
-                pairs_.last_reason())});
+    return state_.GoDown(Error(
+        Code::kUnavailable, "no RDMA path to the peer; check that the NICs of both hosts reach each other: ",
+        pairs_.last_reason()));
   state_.phase = Phase::kStarting;
   state_.Say(Start{});
 }

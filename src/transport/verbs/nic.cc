@@ -42,9 +42,8 @@ Status Nic::Init(ibv_device* device) {
   const uint32_t posted =
       std::min({kReceives, static_cast<uint32_t>(std::max(limits.max_srq_wr, 0)), entries / 2});
   if (posted == 0) {
-    return {Code::kUnavailable,
-            StrCat(device_.name(), ": its queues are too short: ", limits.max_srq_wr, " receives, ", entries,
-                   " completions; leave that NIC out in setting nics")};
+    return Error(Code::kUnavailable, device_.name(), ": its queues are too short: ", limits.max_srq_wr,
+                 " receives, ", entries, " completions; leave that NIC out in setting nics");
   }
   WC_RETURN_IF_ERROR(domain_.Create());
   WC_RETURN_IF_ERROR(completions_.Create(entries));
@@ -112,9 +111,8 @@ void Nic::OnEvent(const ibv_async_event& event) {
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
       if (QueueOwner* const owner = queues_.OwnerByNumber(event.element.qp->qp_num); owner != nullptr) {
-        owner->OnBroken(
-            {Code::kUnavailable, StrCat(device_.name(), ": ", device_.api().EventText(event.event_type),
-                                        "; check it with ibv_devinfo")});
+        owner->OnBroken(Error(Code::kUnavailable, device_.name(), ": ",
+                              device_.api().EventText(event.event_type), "; check it with ibv_devinfo"));
       }
       return;
     case IBV_EVENT_DEVICE_FATAL:

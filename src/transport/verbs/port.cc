@@ -34,8 +34,8 @@ Status Port::ReadAddress() {
   if (const int error = api.QueryPort(device_.context(), number_, &attr); error != 0)
     return device_.Failed(StrCat("cannot query port ", static_cast<int>(number_)), error);
   if (attr.state != IBV_PORT_ACTIVE) {
-    return {Code::kUnavailable, StrCat(device_.name(), ": port ", static_cast<int>(number_),
-                                       " is not up; check cable and switch")};
+    return Error(Code::kUnavailable, device_.name(), ": port ", static_cast<int>(number_),
+                 " is not up; check cable and switch");
   }
   Address found;
   found.infiniband = attr.link_layer != IBV_LINK_LAYER_ETHERNET;
@@ -44,11 +44,11 @@ Status Port::ReadAddress() {
   found.grh = found.infiniband && (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
   found.reads = static_cast<uint8_t>(std::clamp(device_.limits().max_qp_rd_atom, 1, kReads));
   const auto gid = topology::ChooseGid(api, device_.context(), number_, attr, gid_setting_);
-  if (!gid.ok()) return {gid.status().code(), StrCat(device_.name(), ": ", gid.status().message())};
+  if (!gid.ok()) return Error(gid.status().code(), device_.name(), ": ", gid.status().message());
   found.gid = gid->gid;
   found.subnet_bits = gid->subnet_bits;
   const auto pkey = topology::ChoosePkey(api, device_.context(), number_, attr, pkey_setting_);
-  if (!pkey.ok()) return {pkey.status().code(), StrCat(device_.name(), ": ", pkey.status().message())};
+  if (!pkey.ok()) return Error(pkey.status().code(), device_.name(), ": ", pkey.status().message());
   found.pkey = pkey->key;
   gid_index_ = gid->index;
   pkey_index_ = pkey->index;

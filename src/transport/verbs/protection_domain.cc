@@ -26,13 +26,11 @@ Result<ibv_mr*> ProtectionDomain::RegisterMemory(std::byte* base, uint64_t lengt
   if (region != nullptr) return region;
   const int error = errno;
   if (error == ENOMEM || error == EAGAIN) {
-    return Status(
-        Code::kExhausted,
-        StrCat(device_.name(), " cannot pin ", HumanBytes(static_cast<double>(length)), ": ",
-               ErrnoText(error),
-               "; raise the limit of locked memory (`ulimit -l unlimited`, LimitMEMLOCK=infinity in a "
-               "unit, --ulimit memlock=-1 in a container), or register less: at most ",
-               device_.limits().max_mr, " regions"));
+    return Error(Code::kExhausted, device_.name(), " cannot pin ", HumanBytes(static_cast<double>(length)),
+                 ": ", ErrnoText(error),
+                 "; raise the limit of locked memory (`ulimit -l unlimited`, LimitMEMLOCK=infinity in a "
+                 "unit, --ulimit memlock=-1 in a container), or register less: at most ",
+                 device_.limits().max_mr, " regions");
   }
   return Status(error == EOPNOTSUPP ? Code::kUnavailable : Code::kInvalidArgument,
                 StrCat(device_.name(), " cannot register ", HumanBytes(static_cast<double>(length)), ": ",
@@ -52,21 +50,21 @@ Result<ibv_mr*> ProtectionDomain::RegisterDeviceMemory(std::byte* base, uint64_t
   }
   if (ibv_mr* const region = device_.api().RegMr(domain_, base, length, access); region != nullptr)
     return region;
-  return Status(Code::kUnavailable,
-                StrCat(device_.name(), " cannot register ", HumanBytes(static_cast<double>(length)),
-                       " of device memory: as a dma-buf: ", why, "; by its address: ", ErrnoText(errno),
-                       "; the first needs NVIDIA's open kernel modules, Linux 5.12 and rdma-core 34, the "
-                       "second the module nvidia-peermem; or leave ",
-                       device_.name(), " out in setting nics"));
+  return Error(Code::kUnavailable, device_.name(), " cannot register ",
+               HumanBytes(static_cast<double>(length)), " of device memory: as a dma-buf: ", why,
+               "; by its address: ", ErrnoText(errno),
+               "; the first needs NVIDIA's open kernel modules, Linux 5.12 and rdma-core 34, the "
+               "second the module nvidia-peermem; or leave ",
+               device_.name(), " out in setting nics");
 }
 
 Status ProtectionDomain::DeregisterMemory(ibv_mr* region) const {
   const int error = region == nullptr ? 0 : device_.api().DeregMr(region);
   if (error == 0) return Status::Ok();
-  return {Code::kInternal,
-          StrCat(device_.name(), " did not deregister the ", HumanBytes(static_cast<double>(region->length)),
-                 " of memory that were registered: ", ErrnoText(error),
-                 "; do not free or reuse them before this process ends")};
+  return Error(Code::kInternal, device_.name(), " did not deregister the ",
+               HumanBytes(static_cast<double>(region->length)),
+               " of memory that were registered: ", ErrnoText(error),
+               "; do not free or reuse them before this process ends");
 }
 
 }  // namespace weightcast::transport::verbs

@@ -33,16 +33,13 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   const RdmaDevice& device = nic.device();
   depth = std::min(depth, static_cast<uint32_t>(std::max(device.limits().max_qp_wr, 1)));
   if (nic.queues().size() >= QueueTable::kMost) {
-    return Status(
-        Code::kExhausted,
-        StrCat(
-            device.name(), ": this process has ", nic.queues().size(),
-            " queue pairs on this NIC, the most that are allowed; connect to fewer peers, or use more NICs"));
+    return Error(
+        Code::kExhausted, device.name(), ": this process has ", nic.queues().size(),
+        " queue pairs on this NIC, the most that are allowed; connect to fewer peers, or use more NICs");
   }
   if (nic.completions().room() < kOwn) {
-    return Status(Code::kExhausted,
-                  StrCat(device.name(), ": no room in its completion queue for one more than ",
-                         nic.queues().size(), " queue pairs; connect to fewer peers, or use more NICs"));
+    return Error(Code::kExhausted, device.name(), ": no room in its completion queue for one more than ",
+                 nic.queues().size(), " queue pairs; connect to fewer peers, or use more NICs");
   }
   std::unique_ptr<Queue> made(new Queue(nic, depth));
   int error = 0;
@@ -62,16 +59,16 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
     if (made->queue_ != nullptr || error != EINVAL) break;
   }
   if (made->queue_ == nullptr) {
-    return Status(Code::kExhausted, StrCat(device.name(), ": cannot make a queue pair (", nic.queues().size(),
-                                           " of at most ", device.limits().max_qp, " exist here): ",
-                                           ErrnoText(error), "; connect to fewer peers, or use more NICs"));
+    return Error(Code::kExhausted, device.name(), ": cannot make a queue pair (", nic.queues().size(),
+                 " of at most ", device.limits().max_qp, " exist here): ", ErrnoText(error),
+                 "; connect to fewer peers, or use more NICs");
   }
   made->id_ = nic.queues().Attach(made->queue_->qp_num);
   nic.completions().TakeRoom(kOwn);
   made->psn_ = static_cast<uint32_t>(RandomId()) & 0xffffff;
   if (made->inline_bytes_ < kInline.back()) {
-    return Status(Code::kUnavailable, StrCat(device.name(), " sends only ", made->inline_bytes_,
-                                             " bytes inline, too few; leave that NIC out in setting nics"));
+    return Error(Code::kUnavailable, device.name(), " sends only ", made->inline_bytes_,
+                 " bytes inline, too few; leave that NIC out in setting nics");
   }
   WC_RETURN_IF_ERROR(made->ToInit());
   return made;
@@ -143,12 +140,12 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
   Port& port = nic_.port();
   if (device.dead()) return device.why_dead();
   if (std::string apart = WhyApart(peer, port.address()); !apart.empty())
-    return {Code::kUnavailable, StrCat(device.name(), ": ", apart)};
+    return Error(Code::kUnavailable, device.name(), ": ", apart);
   const TimePoint began = Clock::now();
   if (const auto wait = port.lost_peers().Wait(peer.gid, began); wait && !peer.infiniband) {
-    return {Code::kUnavailable,
-            StrCat(device.name(), ": no route to ", ToString(peer), ", looked for again in ",
-                   static_cast<int>(Seconds(*wait)) + 1, " s; check the network between the hosts")};
+    return Error(Code::kUnavailable, device.name(), ": no route to ", ToString(peer),
+                 ", looked for again in ", static_cast<int>(Seconds(*wait)) + 1,
+                 " s; check the network between the hosts");
   }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;

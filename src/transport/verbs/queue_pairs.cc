@@ -134,9 +134,9 @@ bool QueuePairs::EndBroken() {
 void QueuePairs::EndSilent() {
   for (uint32_t queue = 0; queue < pairs_.size(); ++queue) {
     if (pairs_[queue].stage != Stage::kProbing) continue;
-    EndQueue(queue, {Code::kUnavailable, StrCat("nothing arrives over this queue pair of ",
-                                                rails_.NicOf(pairs_[queue].rail).device().name(),
-                                                ", while others work; check that NIC's cabling and GID")});
+    EndQueue(queue, Error(Code::kUnavailable, "nothing arrives over this queue pair of ",
+                          rails_.NicOf(pairs_[queue].rail).device().name(),
+                          ", while others work; check that NIC's cabling and GID"));
   }
 }
 
@@ -155,8 +155,8 @@ void QueuePairs::Step(TimePoint now) {
     Pair& pair = pairs_[queue];
     if (pair.stage == Stage::kOver && pair.backoff.Take(now)) OfferNext(queue);
     if (pair.stage == Stage::kProbing && now >= pair.give_up) {
-      EndQueue(queue, {Code::kUnavailable,
-                       StrCat("the peer did not confirm this queue pair within a lease", kSeePeer)});
+      EndQueue(queue, Error(Code::kUnavailable, "the peer did not confirm this queue pair within a lease",
+                            kSeePeer));
     }
   }
 }
@@ -193,7 +193,7 @@ void QueuePairs::EndQueue(uint32_t queue, const Status& reason) {
   destroying_.reset();
   if (link_.phase != LinkState::Phase::kProbing && link_.control->lost()) {
     return link_.GoDown(
-        {reason.code(), StrCat("no RDMA path to the peer is left, and the last one ended: ", last_reason_)});
+        Error(reason.code(), "no RDMA path to the peer is left, and the last one ended: ", last_reason_));
   }
   link_.Say(QueueOver{static_cast<uint16_t>(queue), pair.number});
   link_.control->TestOthers();
@@ -250,8 +250,8 @@ void QueuePairs::On(const QueueOffer& message) {
   Pair& pair = pairs_[message.queue];
   pair.number = message.generation;
   Nic& nic = rails_.NicOf(pair.rail);
-  const Status down(Code::kUnavailable,
-                    StrCat("the port of ", nic.device().name(), " is down; check cable and switch"));
+  const Status down =
+      Error(Code::kUnavailable, "the port of ", nic.device().name(), " is down; check cable and switch");
   auto made =
       nic.up() ? Queue::Create(nic, link_.DepthOf(message.queue)) : Result<std::unique_ptr<Queue>>(down);
   Status connected = made.status();
@@ -286,7 +286,7 @@ void QueuePairs::OnNicChanged(const Nic& nic) {
     Pair& pair = pairs_[queue];
     if (&rails_.NicOf(pair.rail) != &nic) continue;
     if (!nic.up()) {
-      EndQueue(queue, {Code::kUnavailable, StrCat(nic.device().name(), " is down; check cable and switch")});
+      EndQueue(queue, Error(Code::kUnavailable, nic.device().name(), " is down; check cable and switch"));
     } else if (pair.stage == Stage::kOver) {
       pair.backoff.Hasten();
       link_.shared.next_step = TimePoint{};

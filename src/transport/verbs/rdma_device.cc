@@ -19,7 +19,7 @@ Status RdmaDevice::Open(ibv_device* device, uint8_t port) {
   name_ = device->name;
   context_ = api_->OpenDevice(device);
   if (context_ == nullptr)
-    return {Code::kUnavailable, StrCat(name_, ": ", topology::ReasonNotOpened(*device, errno))};
+    return Error(Code::kUnavailable, name_, ": ", topology::ReasonNotOpened(*device, errno));
   if (const int error = api_->QueryDevice(context_, &limits_); error != 0)
     return Failed("cannot query the device", error);
   if (limits_.phys_port_cnt > 1) name_ += StrCat(":", static_cast<int>(port));
@@ -32,24 +32,21 @@ RdmaDevice::~RdmaDevice() {
 }
 
 Status RdmaDevice::Failed(std::string_view what, int error) const {
-  return {Code::kUnavailable,
-          StrCat(name_, ": ", what, ": ", ErrnoText(error), "; check its driver with ibv_devinfo")};
+  return Error(Code::kUnavailable, name_, ": ", what, ": ", ErrnoText(error),
+               "; check its driver with ibv_devinfo");
 }
 
 Status RdmaDevice::NotMade(std::string_view what) const {
   const int error = errno;
-  return {Code::kExhausted,
-          StrCat(name_, ": cannot make ", what, ": ", ErrnoText(error),
-                 error == ENOMEM || error == EAGAIN ? "; raise the limit of locked memory (ulimit -l)"
-                                                    : "; check its driver with ibv_devinfo and dmesg")};
+  return Error(Code::kExhausted, name_, ": cannot make ", what, ": ", ErrnoText(error),
+               error == ENOMEM || error == EAGAIN ? "; raise the limit of locked memory (ulimit -l)"
+                                                  : "; check its driver with ibv_devinfo and dmesg");
 }
 
 void RdmaDevice::Die(std::string_view reason) {
   if (dead_.exchange(true)) return;
-  why_dead_ = {
-      Code::kUnavailable,
-      StrCat(reason,
-             "; this process does not use the device any more: start the process again once it works")};
+  why_dead_ = Error(Code::kUnavailable, reason,
+                    "; this process does not use the device any more: start the process again once it works");
   WC_LOG(kError, "verbs: ", why_dead_.message());
 }
 

@@ -48,9 +48,9 @@ Result<Parts> Registry::Cut(uint64_t length) const {
     least = nic->device().name();
   }
   if (const auto parts = CutInto(most, length)) return *parts;
-  return Status(Code::kExhausted,
-                StrCat(least, " registers at most ", most, " bytes at once, and a region has at most ",
-                       Parts::kMost, " such parts; register the ", length, " bytes as several regions"));
+  return Error(Code::kExhausted, least, " registers at most ", most,
+               " bytes at once, and a region has at most ", Parts::kMost, " such parts; register the ",
+               length, " bytes as several regions");
 }
 
 Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const DescribedMemory& memory, const Parts& parts,
@@ -118,13 +118,13 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
   WC_ASSIGN_OR_RETURN(RegionKey parsed, ParseRegionKey(key));
   WC_RETURN_IF_ERROR(CheckPeers(name));
   if (parsed.id != name.id || parsed.generation != name.generation) {
-    return Status(Code::kPermission,
-                  StrCat("the peer's key is of region ", parsed.id, ", generation ", parsed.generation,
-                         ", and not of region ", name.id, ", generation ", name.generation, kSameRelease));
+    return Error(Code::kPermission, "the peer's key is of region ", parsed.id, ", generation ",
+                 parsed.generation, ", and not of region ", name.id, ", generation ", name.generation,
+                 kSameRelease);
   }
   if (length > parsed.length)
-    return Status(Code::kOutOfBounds, StrCat("the peer's region has ", parsed.length,
-                                             " bytes, and its description says ", length, kSameRelease));
+    return Error(Code::kOutOfBounds, "the peer's region has ", parsed.length,
+                 " bytes, and its description says ", length, kSameRelease);
   if (parsed.access > static_cast<uint8_t>(Access::kRead)) {
     return OtherRelease("the peer's region has an access that is not known here");
   }

@@ -100,7 +100,7 @@ TEST_F(EndpointVerbs, WithoutTcpTheRefusalSaysWhatToAllow) {
   const auto region = a->Register(source.memory(), Access::kLocal);
   ASSERT_FALSE(region.ok());
   EXPECT_EQ(region.status().code(), Code::kUnavailable);
-  EXPECT_THAT(region.status().message(), HasSubstr("allow shm or tcp in setting transport"));
+  EXPECT_THAT(region.status().message(), HasSubstr("allow another in setting transport"));
   EXPECT_THAT(region.status().message(), HasSubstr("nvidia-peermem"));
 }
 

@@ -82,9 +82,9 @@ TEST(Digest, RefusesWhatLeavesTheTensor) {
   const auto bytes = Counting(1000);
   const TensorKey key = KeyOf(DType::kI16, {4, 8});
   DigestSum sum(key);
-  EXPECT_EQ(sum.Add(60, {bytes.data(), 5}).code(), Code::kOutOfBounds);
-  EXPECT_EQ(sum.Add(-1, {bytes.data(), 1}).code(), Code::kOutOfBounds);
-  EXPECT_EQ(sum.Add(65, {}).code(), Code::kOutOfBounds);
+  EXPECT_EQ(sum.AddPiece(WholeOf({4, 8}), 60, {bytes.data(), 5}).code(), Code::kOutOfBounds);
+  EXPECT_EQ(sum.AddPiece(WholeOf({4, 8}), -1, {bytes.data(), 1}).code(), Code::kOutOfBounds);
+  EXPECT_EQ(sum.AddPiece(WholeOf({4, 8}), 65, {}).code(), Code::kOutOfBounds);
   EXPECT_EQ(sum.AddPiece({{0, 0}, {2, 4}}, 12, {bytes.data(), 5}).code(), Code::kOutOfBounds);
   EXPECT_EQ(sum.AddBox({{3, 0}, {2, 4}}, bytes.data()).code(), Code::kInvalidArgument);
   EXPECT_EQ(sum.AddBox({{0, 0}, {2, 4}}, bytes.data(), std::vector<int64_t>{4}).code(),
@@ -117,7 +117,7 @@ TEST(Digest, SumsOfManyCopiesStayExact) {
   DigestSum sum(key);
   TensorDigest expected;
   for (int i = 0; i < 100; ++i) {
-    ASSERT_TRUE(sum.Add(0, lowest).ok());
+    ASSERT_TRUE(sum.AddPiece(WholeOf(key.tensor().shape), 0, lowest).ok());
     expected += key.DigestOf(WholeOf(key.tensor().shape), lowest.data()).value();
   }
   EXPECT_EQ(sum.digest(), expected);

@@ -63,11 +63,8 @@ TEST(CheckBoxTest, ShowsBoxAndShape) {
   EXPECT_FALSE(CheckBox({{INT64_MAX, 0}, {1, 1}}, tensor).ok());
 }
 
-TEST(BoxTest, IntersectsAndContains) {
+TEST(BoxTest, Contains) {
   const Box a{{0, 0}, {4, 4}};
-  EXPECT_EQ(Intersect(a, {{2, 3}, {4, 4}}), (Box{{2, 3}, {2, 1}}));
-  EXPECT_EQ(Intersect(a, {{4, 0}, {1, 1}}), std::nullopt);
-  EXPECT_EQ(Intersect(Box{}, Box{}), Box{});
   EXPECT_TRUE(Contains(a, {{1, 1}, {3, 3}}));
   EXPECT_FALSE(Contains(a, {{1, 1}, {4, 3}}));
 }

@@ -104,7 +104,8 @@ TEST(StreamServer, SaysWhyItClosesAfterAllThatItHasSent) {
     EXPECT_EQ(opened.stream->Send("more").code(), Code::kCancelled);
   });
   EXPECT_EQ(NextOf(*opened.client).body, "last words");
-  EXPECT_EQ(NextOf(*opened.client).reason, Status(Code::kProtocol, "of another job"));
+  EXPECT_EQ(NextOf(*opened.client).reason,
+            Status(Code::kProtocol, "the controller says of this process: of another job"));
   EXPECT_FALSE(opened.client->active());
   for (auto told = server.Next(); told.what != "closed"; told = server.Next())
     ASSERT_EQ(told.what, "message");
@@ -226,7 +227,8 @@ TEST(StreamServer, ClosesAPausedStreamThatHasMoreToSay) {
   (void)opened.client->Next(Clock::now());
   EXPECT_EQ(server.Next().body, "0");
   server.Do([&] { opened.stream->Close({Code::kProtocol, "enough"}); });
-  EXPECT_EQ(NextOf(*opened.client).reason, Status(Code::kProtocol, "enough"));
+  EXPECT_EQ(NextOf(*opened.client).reason,
+            Status(Code::kProtocol, "the controller says of this process: enough"));
   EXPECT_EQ(server.Next().reason, Status(Code::kProtocol, "enough"));
 }
 

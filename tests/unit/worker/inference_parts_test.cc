@@ -126,7 +126,7 @@ TEST(InferenceParts, OutOfOrder) {
   Rank rank = InThreeParts();
   rank.Do(Ask(1));
   ASSERT_TRUE(rank.Sent<protocol::Failed>());
-  EXPECT_THAT(rank.Sent<protocol::Failed>()->reason.message(), HasSubstr("part 1"));
+  EXPECT_THAT(rank.Sent<protocol::Failed>()->reason.message(), HasSubstr("group of tensors 1"));
   rank.Do(Ask(0, 2));
   rank.Do(GrantsOpened{Second(2), {}});
   const InferenceState before = rank.state;

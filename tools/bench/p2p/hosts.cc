@@ -132,9 +132,8 @@ Result<std::string> TokenFor(const std::string& host, const Settings& settings) 
     WC_ASSIGN_OR_RETURN(const std::string key, token.SharedKey(stream::Purpose::kPeers));
     return ToHex(key);
   }
-  return Status(Code::kPermission,
-                StrCat("without a job token the benchmark stays on 127.0.0.1 and does not use ", host,
-                       ": set WEIGHTCAST_TOKEN_FILE to the same token on both hosts"));
+  return Error(Code::kPermission, "without a job token the benchmark stays on 127.0.0.1 and does not use ",
+               host, ": set WEIGHTCAST_TOKEN_FILE to the same token on both hosts");
 }
 
 Status ServeParties(const std::string& listen, const Settings& settings,

@@ -58,9 +58,9 @@ Status CheckRound(std::span<const std::byte> memory, const PartyWork& work) {
       same &= HoldsPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
   }
   if (same) return Status::Ok();
-  return {Code::kCorrupt, StrCat("the target holds other bytes than the source after ", work.slots,
-                                 " transfers (", work.op, ") of ", work.iovs, " x ", work.piece_bytes,
-                                 " bytes; please report this as a bug, with this line and the command line")};
+  return Error(Code::kCorrupt, "the target holds other bytes than the source after ", work.slots,
+               " transfers (", work.op, ") of ", work.iovs, " x ", work.piece_bytes,
+               " bytes; please report this as a bug, with this line and the command line");
 }
 
 /// Parties take the given devices in turn; without any, the first two of the machine, or its only one.
@@ -70,8 +70,8 @@ Result<int64_t> DeviceOf(const PartySetup& setup, const Settings& settings) {
   if (setup.devices.empty()) return setup.number % std::min<int64_t>(count, 2);
   const int64_t device = setup.devices[setup.number % setup.devices.size()];
   if (device < count) return device;
-  return Status(Code::kInvalidArgument, StrCat("--devices names device ", device, "; name one of the ", count,
-                                               " that are here, numbered from 0"));
+  return Error(Code::kInvalidArgument, "--devices names device ", device, "; name one of the ", count,
+               " that are here, numbered from 0");
 }
 
 }  // namespace
@@ -98,8 +98,8 @@ Result<BenchMemory> BenchMemory::OnHost(const std::string& kind, size_t bytes) {
   const size_t room = huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes;
   void* pages = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED)
-    return Status(Code::kExhausted,
-                  StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno), "; give smaller --sizes"));
+    return Error(Code::kExhausted, "cannot allocate ", bytes, " bytes: ", ErrnoText(errno),
+                 "; give smaller --sizes");
   // What a system that never gives huge pages says to this does not matter: then there are none.
   madvise(pages, room, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   // Never unmapped: the process that owns it ends with its measurements.

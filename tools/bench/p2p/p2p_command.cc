@@ -30,10 +30,8 @@ Result<P2pCase> ParseSize(const std::string& text) {
   const auto length = bytes(x == std::string::npos ? text : text.substr(x + 1));
   if (!pieces || !length || *pieces == 0 || *length == 0 || *pieces > 1'000'000 ||
       *length > (uint64_t{1} << 36)) {
-    return Status(
-        Code::kInvalidArgument,
-        StrCat("--sizes has '", text,
-               "', which is not a size; write bytes, such as 64K or 16M, or pieces, such as 200x64K"));
+    return Error(Code::kInvalidArgument, "--sizes has '", text,
+                 "', which is not a size; write bytes, such as 64K or 16M, or pieces, such as 200x64K");
   }
   one.iovs = *pieces;
   one.piece_bytes = *length;
@@ -42,11 +40,10 @@ Result<P2pCase> ParseSize(const std::string& text) {
 
 Status CheckKnown(std::string_view option, const std::vector<std::string>& given,
                   std::initializer_list<std::string_view> allowed) {
-  std::string names;
-  for (const std::string_view name : allowed) names += StrCat(names.empty() ? "" : ", ", name);
   for (const std::string& one : given)
     if (std::find(allowed.begin(), allowed.end(), one) == allowed.end())
-      return {Code::kInvalidArgument, StrCat(option, ": '", one, "' is not allowed; allowed: ", names)};
+      return Error(Code::kInvalidArgument, option, ": '", one,
+                   "' is not allowed; allowed: ", Join(allowed, ", "));
   return Status::Ok();
 }
 

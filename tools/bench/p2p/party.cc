@@ -38,8 +38,8 @@ class Arrival {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, FromSeconds(kMeetSeconds), [&] { return connection_.has_value(); }))
       return *connection_;
-    return Status(Code::kTimedOut, StrCat("the benchmark's other process has not connected within ",
-                                          kMeetSeconds, " s; run the benchmark where cores are idle"));
+    return Error(Code::kTimedOut, "the benchmark's other process has not connected within ", kMeetSeconds,
+                 " s; run the benchmark where cores are idle");
   }
 
  private:
@@ -68,9 +68,8 @@ class Party {
       case Ask::kCheck:
         break;
       default:
-        return Status(Code::kProtocol,
-                      StrCat("this process of the benchmark got a message of the unknown type ",
-                             static_cast<int>(ask), "; run the same release on both sides"));
+        return Error(Code::kProtocol, "this process of the benchmark got a message of the unknown type ",
+                     static_cast<int>(ask), "; run the same release on both sides");
     }
     WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeStruct<PartyWork>(message));
     WC_RETURN_IF_ERROR(Accept(work));
@@ -87,9 +86,8 @@ class Party {
   Result<std::string> SetUp(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeStruct<PartySetup>(message));
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
-      return Status(Code::kProtocol, StrCat("this process of the benchmark was set up twice, or with ",
-                                            setup.bytes, " bytes, of which ", kMaxBytes,
-                                            " are allowed; run the same release on both sides"));
+      return Error(Code::kProtocol, "this process of the benchmark was set up twice, or with ", setup.bytes,
+                   " bytes, of which ", kMaxBytes, " are allowed; run the same release on both sides");
     transport_ = setup.transport;
     if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
@@ -134,12 +132,12 @@ class Party {
                                                             Clock::now() + FromSeconds(kMeetSeconds))
                                        : arrival_->Wait());
     if (!(connection.peer() == peer))
-      return Status(Code::kProtocol, StrCat(ToString(connection.peer()),
-                                            " has connected, instead of the benchmark's other process; run "
-                                            "the benchmark again"));
+      return Error(Code::kProtocol, ToString(connection.peer()),
+                   " has connected, instead of the benchmark's other process; run "
+                   "the benchmark again");
     if (connection.transport_name() != transport_) {
-      return Status(Code::kUnavailable, StrCat("the processes have no connection over ", transport_, ": ",
-                                               connection.Describe(), "; the warnings above say why"));
+      return Error(Code::kUnavailable, "the processes have no connection over ", transport_, ": ",
+                   connection.Describe(), "; the warnings above say why");
     }
     WC_ASSIGN_OR_RETURN(remote_, connection.Import(order.peer.descriptor));
     connection_.emplace(std::move(connection));
@@ -161,10 +159,9 @@ class Party {
     const bool known =
         work.op == "write" || work.op == "read" || (host && ((messages && messenger_ != nullptr) || pings));
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
-    return {Code::kProtocol,
-            StrCat("the benchmark was asked for an unknown operation, or for ", work.slots, " x ", work.iovs,
-                   " x ", work.piece_bytes, " bytes outside its memory of ", all,
-                   " bytes; run the same release on both sides")};
+    return Error(Code::kProtocol, "the benchmark was asked for an unknown operation, or for ", work.slots,
+                 " x ", work.iovs, " x ", work.piece_bytes, " bytes outside its memory of ", all,
+                 " bytes; run the same release on both sides");
   }
 
   /// Accept has checked that both lie within the memory.
@@ -262,10 +259,9 @@ class Party {
     times.end = last;
     if (write) WC_RETURN_IF_ERROR(write->Wait());
     if (LastWord(out + kMostPing + work.piece_bytes).load(std::memory_order_acquire) != pings_)
-      return Status(Code::kInternal,
-                    StrCat("over ", transport_, ", a signal arrived before the ", work.piece_bytes,
-                           " bytes of its write; please report this as a bug, with the command "
-                           "line"));
+      return Error(Code::kInternal, "over ", transport_, ", a signal arrived before the ", work.piece_bytes,
+                   " bytes of its write; please report this as a bug, with the command "
+                   "line");
     connection_->RevokeGrant(ours, {});
     return first ? EncodeStruct(times) : std::string();
   }
@@ -281,9 +277,8 @@ class Party {
     theirs.slot = in.Get<decltype(theirs.slot)>();
     theirs.id = in.Get<decltype(theirs.id)>();
     if (!in.ok() || !in.rest().empty())
-      return Status(Code::kProtocol,
-                    StrCat("the benchmark's other process sent a notice of ", notice.size(),
-                           " bytes that names no grant; run the same release on both sides"));
+      return Error(Code::kProtocol, "the benchmark's other process sent a notice of ", notice.size(),
+                   " bytes that names no grant; run the same release on both sides");
     return theirs;
   }
 
@@ -300,8 +295,8 @@ class Party {
       }
       std::this_thread::yield();
     }
-    return {Code::kTimedOut, StrCat("the benchmark's other process does not answer a write within ",
-                                    Seconds(kPong), " s; run the benchmark where cores are idle")};
+    return Error(Code::kTimedOut, "the benchmark's other process does not answer a write within ",
+                 Seconds(kPong), " s; run the benchmark where cores are idle");
   }
 
   Settings settings_;

@@ -55,7 +55,7 @@ TEST_P(CopyQueueTest, BatchesAreToldInOrderWhateverStreamIsFaster) {
       }
     }
     EXPECT_EQ(told, (std::vector<uint64_t>{1, 2, 3, 4, 5, 6}));
-    EXPECT_EQ(queue.unfinished(), 0U);
+    EXPECT_EQ(queue.unfinished_bytes(), 0U);
   }
 }
 
