@@ -201,9 +201,10 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
     addresses.push_back(address);
   }
   if (addresses.empty())
-    return Error(Code::kUnavailable, text,
-                 " is link-local, and no interface of this host has a link-local "
-                 "address; give one that is routed");
+    return Error(
+        Code::kUnavailable, text,
+        " is link-local, and no interface of this host has a link-local address; give a routed address "
+        "of that process: to this call, or, of a worker, in its setting advertise");
   return addresses;
 }
 

@@ -47,8 +47,9 @@ std::string WriteMessagePiece(const PieceHead& head, std::string_view payload) {
 }
 
 Status CorruptPieces(std::string_view reason) {
-  return Error(Code::kCorrupt, "the pieces of a large message do not fit together: ", reason,
-               "; use the same weightcast on all hosts, and start the worker again");
+  return Error(Code::kCorrupt,
+               "the pieces of a message between the controller and a worker do not fit together: ", reason,
+               "; use the same weightcast on all hosts, and make this call or start that worker again");
 }
 
 Result<MessagePiece> ReadMessagePiece(std::string_view bytes) {

@@ -184,6 +184,7 @@ void UpdateAtHand::CompleteAbort() {
   }
   const bool lost = s_.touched;
   const bool told = s_.abort_told;
+  const std::string text = StrCat(protocol::ToString(s_.update), " of version ", s_.version.number);
   const Status reason = s_.abort_reason;
   s_.served = lost ? Version{} : s_.before;
   s_.failed = s_.failed || lost;
@@ -207,8 +208,9 @@ void UpdateAtHand::CompleteAbort() {
   // Who has been told may have come back to finish it or to give it up, and waits for this.
   if ((!told || gives_up || s_.call == UserCall::kFinish) && !waits_on) TellAbort(reason);
   if (waits_on && switched)
-    TellAbort(Error(Code::kUnavailable, protocol::ToString(s_.update),
-                    " was begun again after Receive; call Begin and Receive again"));
+    TellAbort(Error(Code::kUnavailable, text,
+                    " was taken back before this rank had finished it, for a newer version or another "
+                    "source; call Begin and Receive again"));
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
   answers_.TellLoss();  // Of a worker that was lost meanwhile: a superseded update has not said it.
 }

@@ -52,11 +52,11 @@ class PullTest : public ::testing::Test {
     return cookie;
   }
   static uint64_t Begun() { return trace::CounterNamed("gpu.copies").value(); }
-  static uint64_t Over() { return trace::TimingNamed("gpu.batch").count(); }
+  static Duration Over() { return trace::TimingNamed("gpu.batch").total(); }
   static uint64_t Voided() { return trace::CounterNamed("gpu.voided_pulls").value(); }
   /// Lets the device go on; returns when its thread has seen the copy end. Drives nobody.
   static void ReleaseAndAwait() {
-    const uint64_t over = Over();
+    const Duration over = Over();
     fake_cuda_release(1);
     const auto limit = Clock::now() + kPatience;
     while (Over() == over) {

@@ -166,7 +166,7 @@ def test_an_engine_that_is_gone_is_not_counted(queue, client):
     client("a").close()
     time.sleep(LEASE)
     queue.offer([item(0)])
-    with pytest.raises(wc.TimedOut, match="1 wait for an engine, 0 engines"):
+    with pytest.raises(wc.TimedOut, match="1 of them wait for an engine; no engine is here"):
         queue.take(1, 0, 0.1)
 
 

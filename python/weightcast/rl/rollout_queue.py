@@ -349,7 +349,12 @@ class RolloutQueue:
     def _missing(self) -> str:
         away = {peer.item.key: peer.name for peer in self._peers if peer.item is not None}
         names = ", ".join(sorted(set(away.values())))
-        advice = f"see the logs of {names}, or raise --timeout" if away else "start engines"
-        missing, here = len(self._items) - len(self._results), len(self.engines())
-        waiting = f"{len(self._waiting)} wait for an engine"
-        return f"{missing} items are open, {waiting}, {here} engines are here; {advice}"
+        here = ", ".join(self.engines())
+        if away:
+            state = f"{names} work on others; see the logs there, or raise --timeout"
+        elif here:
+            state = f"{here} are here and have taken none; see the logs there, or raise --timeout"
+        else:
+            state = "no engine is here; start engines"
+        missing = len(self._items) - len(self._results)
+        return f"{missing} items are open, {len(self._waiting)} of them wait for an engine; {state}"

@@ -170,7 +170,9 @@ TEST(InferenceRetry, ReceivedBytesAreNotTakenBackInSilence) {
   rank.Do(Retry(Update(1)));
   EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
   rank.Do(FinishCalled{});
-  EXPECT_EQ(rank.Answer().code(), Code::kUnavailable);
+  const Status taken_back = rank.Answer();
+  EXPECT_EQ(taken_back.code(), Code::kUnavailable);
+  EXPECT_THAT(taken_back.message(), testing::HasSubstr(protocol::ToString(Update(1)) + " of version 1 "));
   rank.Do(ReceiveCalled{});
   EXPECT_FALSE(rank.Action<AnswerCall>()) << "the engine may go on from here";
 }
