@@ -172,7 +172,7 @@ TEST(InferenceRetry, ReceivedBytesAreNotTakenBackInSilence) {
   rank.Do(FinishCalled{});
   const Status taken_back = rank.Answer();
   EXPECT_EQ(taken_back.code(), Code::kUnavailable);
-  EXPECT_THAT(taken_back.message(), testing::HasSubstr(protocol::ToString(Update(1)) + " of version 1 "));
+  EXPECT_THAT(taken_back.message(), testing::HasSubstr(protocol::ToString(Update(1)) + " of version 3 "));
   rank.Do(ReceiveCalled{});
   EXPECT_FALSE(rank.Action<AnswerCall>()) << "the engine may go on from here";
 }
