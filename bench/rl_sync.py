@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import weightcast as wc
-from weightcast.rl.collectives import Moved, PlainCopy, Roles, Way, way_of
+from weightcast.rl.collectives import WAYS, Collective, PlainCopy, Roles, Way
 
 LAYERS, HIDDEN, WORDS, PLACES = 12, 768, 50257, 1024
 GLOO = ["tensor by tensor", "packed", "hierarchical"]
@@ -65,16 +65,16 @@ class Updates(Way):
             # Other ways write to the same tensors.
             self._worker.register(weights, shares=False)
 
-    def send(self, weights: Any) -> Moved:
+    def send(self, weights: Any) -> int:
         self._version += 1
         update = self._worker.publish(self._version)
         self.stats.append(update.wait(PATIENCE).seconds)
-        return Moved(0, 0)
+        return 0
 
-    def receive(self, weights: Any) -> Moved:
+    def receive(self, weights: Any) -> int:
         self._version += 1
         self._worker.wait(self._version - 1, PATIENCE)
-        return Moved(0, 0)
+        return 0
 
     def close(self) -> None:
         self._worker.close()
@@ -85,8 +85,8 @@ def make(name: str, roles: Roles, controller: str, weights: dict[str, torch.Tens
     if kind == "weightcast":
         return Updates(roles, controller, path, weights)
     if kind == "weightcast.collective":
-        return way_of(kind, roles, settings={"bind": "127.0.0.1", **PATHS[path]})
-    return way_of(path or kind, roles)
+        return Collective(roles, settings={"bind": "127.0.0.1", **PATHS[path]})
+    return WAYS[path or kind](roles)
 
 
 def work(rank: int, options: argparse.Namespace, port: int, controller: str, results: Any) -> None:
