@@ -351,9 +351,9 @@ class RolloutQueue:
         names = ", ".join(sorted(set(away.values())))
         here = ", ".join(self.engines())
         if away:
-            state = f"{names} work on others; see the logs there, or raise --timeout"
+            state = f"see the logs of {names}, which work on the others, or raise --timeout"
         elif here:
-            state = f"{here} are here and have taken none; see the logs there, or raise --timeout"
+            state = f"see the logs of {here}, which have taken none, or raise --timeout"
         else:
             state = "no engine is here; start engines"
         missing = len(self._items) - len(self._results)
