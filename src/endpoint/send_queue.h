@@ -7,7 +7,7 @@
 namespace weightcast::endpoint {
 
 /// The transfers of one sender that have chunks to send, the oldest first; each is in it once at most. It
-/// holds no references: whoever ends a transfer removes it first. Belongs to the holder of progress.
+/// holds no references: a transfer is removed before it ends. Belongs to the holder of progress.
 class SendQueue {
  public:
   [[nodiscard]] bool empty() const { return first_ == nullptr; }

@@ -1,5 +1,7 @@
 #include "worker/stopped_writers.h"
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -57,8 +59,10 @@ Status StoppedWriters::SetAside(const protocol::UpdateId& update, std::string wr
   }
   if (making_spare_ || memory_ == nullptr) return Status::Ok();
   if (full()) {
+    std::set<std::string> writers_held;  // One may hold several.
+    for (const Buffer& buffer : quarantine_) writers_held.insert(buffer.writers);
     return Error(Code::kExhausted, "stopped writers hold ", kMost,
-                 " such buffers already; end them: ", Join(quarantine_, ", ", &Buffer::writers));
+                 " such buffers already; end them: ", Join(writers_held, ", "));
   }
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());
