@@ -57,6 +57,7 @@ const std::map<std::string_view, std::string_view>& Helps() {
       {"inference.writing.seconds", "Time that bytes arrived."},
       {"sender.bytes", "Bytes of this sender that arrived."},
       {"sender.stage.seconds", "Time to gather and cast one transfer."},
+      {"shm.pulled_bytes", "Bytes that this process read out of writers' host memory on their order."},
       {"trainer.version", "The last version that a trainer published."},
   };
   return *helps;

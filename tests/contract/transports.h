@@ -17,7 +17,11 @@ namespace weightcast::transport {
 
 /// Shared memory where the system forbids cross-process copy: private memory goes through the ring.
 inline Result<std::unique_ptr<Transport>> CreateShmRing(const TransportOptions& options) {
-  return shm::ShmTransport::Create(options, /*cross_copy=*/false);
+  return shm::ShmTransport::Create(options, shm::CrossCopies::kOff);
+}
+/// Shared memory where the target copies what is written to its private memory.
+inline Result<std::unique_ptr<Transport>> CreateShmPulled(const TransportOptions& options) {
+  return shm::ShmTransport::Create(options, shm::CrossCopies::kByTarget);
 }
 
 /// A host with two NICs, which take device memory as dma-bufs or, without `dmabuf`, by its address.
@@ -59,6 +63,7 @@ inline std::vector<TestedTransport> TestedTransports() {
       {{"tcp_gpu", &CreateTcpTransport}, /*crosses_processes=*/true, {TestPlace::kDevice}},
       {{"shm", &CreateShmTransport}},
       {{"shm_ring", &CreateShmRing}},
+      {{"shm_pulled", &CreateShmPulled}, /*crosses_processes=*/true, {TestPlace::kPrivate}},
       {{"shm_pull", &CreateShmTransport}, /*crosses_processes=*/true, {TestPlace::kDevice}},
       {{"shm_gpu_ring", &CreateShmTransport}, /*crosses_processes=*/true, {TestPlace::kSecluded}},
       {{"verbs_fake", &CreateVerbsOnFake},

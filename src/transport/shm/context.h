@@ -29,12 +29,19 @@ enum class PollKind : uint32_t {
 };
 inline uint64_t PollKey(PollKind kind, uint32_t number) { return static_cast<uint64_t>(kind) << 32 | number; }
 
+/// Who copies host memory that the other side cannot map. Tests force what the system or the load decides.
+enum class CrossCopies : uint8_t {
+  kOff,       ///< The ring instead, as where the system forbids cross-process copy.
+  kByLoad,    ///< The writer, or the target where that lets more processors work.
+  kByTarget,  ///< The target wherever it can.
+};
+
 /// What the links of one transport object share.
 struct Context {
-  Context(Incarnation own, bool may_cross_copy, Ptracer& of_process, Ptracer::Policy policy,
+  Context(Incarnation own, CrossCopies of_copies_across, Ptracer& of_process, Ptracer::Policy policy,
           Poller own_poller, SharedPages fence, const device::CopyQueueOptions& of_copies)
       : self(own),
-        cross_copy(may_cross_copy),
+        cross_copies(of_copies_across),
         ptracer(of_process),
         ptracer_policy(policy),
         poller(std::move(own_poller)),
@@ -43,7 +50,7 @@ struct Context {
         regions(own, *fence_pages.mapping.As<FencePage>()) {}
 
   Incarnation self;
-  bool cross_copy;  ///< Whether to try it at all.
+  const CrossCopies cross_copies;
   Ptracer& ptracer;
   Ptracer::Policy ptracer_policy;
   Poller poller;
@@ -53,6 +60,7 @@ struct Context {
   PeerRegions peer_regions;
   EventQueue events;
   uint64_t copied = 0;  ///< Bytes moved through mappings, for guessing what the caches hold.
+  size_t senders = 0;   ///< Links with operations of this side, as of the last turn.
 
   /// This process's devices; nullptr while no device memory is registered here. Any thread.
   [[nodiscard]] DeviceSide* devices() const { return devices_seen.load(std::memory_order_acquire); }

@@ -89,10 +89,10 @@ Status Greeting::OnHello(const Channel::Incoming& message) {
       link_.staging.emplace(link_.context, link_.inbox, *link_.outbox, link_.engines, link_.channel);
   link_.sender.emplace(link_.id, link_.context, *link_.outbox, link_.paths,
                        SenderDevices{link_.engines, link_.offers, link_.sources, life, staging});
-  link_.receiver.emplace(
-      link_.id,
-      PullerParts{link_.context, link_.inbox, *link_.outbox, link_.engines, link_.sources, life, staging},
-      *link_.sender);
+  link_.receiver.emplace(link_.id,
+                         PullerParts{link_.context, link_.inbox, *link_.outbox, link_.engines, link_.sources,
+                                     life, link_.paths, staging},
+                         *link_.sender);
 
   Trial trial{.map_echo = RandomId(), .copy_echo = RandomId()};
   link_.outbox->shared().trial_echo.store(trial.map_echo, std::memory_order_seq_cst);
@@ -123,7 +123,7 @@ Status Greeting::IdentifyProcess() {
   }
   link_.pidfd = std::move(process).value();
   link_.paths.copy = CrossCopy(link_.pid, &link_.pidfd, &link_.channel);
-  if (!link_.context.cross_copy) {
+  if (link_.context.cross_copies == CrossCopies::kOff) {
     link_.paths.refusal = "switched off";
   } else {
     link_.tracer = link_.context.ptracer.Allow(link_.context.ptracer_policy, link_.pid);
@@ -137,6 +137,7 @@ Status Greeting::OnTrial(const Trial& trial) {
                   link_.inbox.shared().trial_echo.load(std::memory_order_seq_cst) == trial.map_echo,
       .copy_seen = trial.copy_echo != 0 && cell_->echo.load(std::memory_order_seq_cst) == trial.copy_echo};
   if (!verdict.copy_seen) link_.tracer.Reset();  // Others may need it.
+  link_.paths.peer_reads = verdict.copy_seen;
   verdict_sent_ = true;
   return link_.channel.Send(Encode(verdict));
 }

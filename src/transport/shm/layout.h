@@ -43,8 +43,8 @@ struct Inbox {
   Word payload_taken;
   Word staged_taken;
   alignas(kLine) Word trial_nonce;
-  /// 1 while the owner's device memory may be read on this link: a copy counts only if this stood here, and
-  /// the source's generation in the fence page, when the copy was over.
+  /// 1 while the peer may pull from the owner's memory on this link: a copy counts only if this stood here,
+  /// and the source's generation in the fence page, when the copy was over.
   Word source_open;
   // Written by the peer.
   alignas(kLine) Word busy;  ///< Odd while the peer touches the owner's regions.
@@ -56,10 +56,12 @@ struct Inbox {
   std::array<Record, kRecords> records;
 };
 
-/// Of one transport object; its peers map it for reading. The live generation of each region that
-/// peers may touch, else 0.
+/// Of one transport object; its peers map it for reading.
 struct FencePage {
+  /// The live generation of each region, else 0.
   std::array<std::atomic<uint32_t>, kMaxRegions> generation;
+  /// Bytes of host memory that peers have ordered this processor to pull and that are not answered.
+  alignas(kLine) Word pulls_waiting;
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 

@@ -182,7 +182,7 @@ bool Link::Turn(Budget& budget) {
   Budget incoming{.bytes = kPieceBytes};
   Status status = link_.receiver->Drain(incoming, any);
   if (link_.state == State::kReady && status.ok()) {
-    any |= link_.receiver->RunPulls();
+    any |= link_.receiver->RunPulls(incoming);
     any |= link_.receiver->RunStaged(incoming);
     any |= link_.sender->Run(budget);
     any |= link_.receiver->Serve(budget);

@@ -33,7 +33,7 @@ enum class MessageKind : uint8_t {
   kWantStage,
   kStage,  ///< With the sender's staging ring where `code` is kOk.
 };
-inline constexpr uint8_t kProtocolVersion = 3;
+inline constexpr uint8_t kProtocolVersion = 4;
 
 /// The kind of a message of this protocol version.
 Result<MessageKind> KindOf(std::string_view bytes);

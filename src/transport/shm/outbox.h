@@ -53,6 +53,11 @@ class Outbox {
                              source.generation);
   }
 
+  /// Whether the peer's processor has nothing to pull, from any of its peers.
+  [[nodiscard]] bool PeerPullsNothing() const {
+    return fence_page_.As<FencePage>()->pulls_waiting.load(std::memory_order_relaxed) == 0;
+  }
+
   // --- Records and payload ---
   [[nodiscard]] bool HasSpace(uint32_t count = 1) { return records_.HasSpace(count); }
   template <typename T>

@@ -33,6 +33,7 @@ Puller::Puller(const PullerParts& parts)
       engines_(&parts.engines),
       sources_(&parts.sources),
       life_(parts.life),
+      host_(parts.context, parts.inbox, parts.outbox, parts.paths),
       pulls_(kMost) {
   Voided();  // Looked up here: finding it takes a lock.
 }
@@ -42,6 +43,7 @@ bool Puller::Add(const PullRecord& record) {
   Pull& newest = pulls_.Push();
   newest = Pull{};
   newest.record = record;
+  if (newest.from_host()) host_.Begin(newest);
   return true;
 }
 
@@ -120,6 +122,7 @@ bool Puller::Gather(Batch& batch) {
   bool any = false;
   for (uint32_t number = next_; number != pulls_.tail() && !batch.copies.full(); ++number) {
     Pull& pull = pulls_[number];
+    if (pull.from_host()) break;
     if (pull.whole()) continue;
     const auto copy = Prepare(number, batch.copies.room());
     if (!copy && pull.whole()) {  // Refused, or a repetition.
@@ -144,23 +147,34 @@ void Puller::Batch::Add(uint32_t number, const Pull& pull, const device::Copy& c
   copies.Add(copy, same);
 }
 
-bool Puller::Submit() {
+bool Puller::Submit(Budget& budget) {
   bool any = false;
-  while (next_ != pulls_.tail() && !BetterWaits()) {
-    Batch batch;
-    any |= Gather(batch);
-    const auto ticket = batch.count == 0 ? std::nullopt : batch.engine->Submit(batch.copies.copies());
-    for (size_t i = 0; ticket && i < batch.count; ++i) {
-      Pull& pull = pulls_[batch.pieces[i].number];
-      pull.engine = batch.engine;
-      pull.submitted += batch.pieces[i].length;
-      pull.ticket = *ticket;
+  bool more = true;
+  while (more && next_ != pulls_.tail()) {
+    if (pulls_[next_].from_host()) {
+      more = budget.bytes > 0 && host_.Copy(pulls_, next_, budget);
+      any |= more;
+    } else {
+      more = !BetterWaits() && SubmitBatch(any);
     }
     while (next_ != pulls_.tail() && pulls_[next_].whole()) ++next_;
-    if (!ticket) break;
-    any = true;
   }
   return any;
+}
+
+/// False: nothing was submitted. `any`: set if anything is done.
+bool Puller::SubmitBatch(bool& any) {
+  Batch batch;
+  any |= Gather(batch);
+  const auto ticket = batch.count == 0 ? std::nullopt : batch.engine->Submit(batch.copies.copies());
+  if (!ticket) return false;
+  for (size_t i = 0; i < batch.count; ++i) {
+    Pull& pull = pulls_[batch.pieces[i].number];
+    pull.engine = batch.engine;
+    pull.submitted += batch.pieces[i].length;
+    pull.ticket = *ticket;
+  }
+  return any = true;
 }
 
 Pull* Puller::Finished() {
@@ -181,15 +195,15 @@ Code Puller::Outcome(const Pull& pull, bool peer_ended) const {
 }
 
 void Puller::Pop() {
+  if (pulls_.front().from_host()) host_.End(pulls_.front());
   if (next_ == pulls_.head()) ++next_;
   pulls_.Pop();
 }
 
 void Puller::Clear() {
-  for (; !pulls_.empty(); pulls_.Pop()) {
-    if (pulls_.front().submitted > 0) Voided().Add();
+  for (; !pulls_.empty(); Pop()) {
+    if (pulls_.front().engine != nullptr) Voided().Add();
   }
-  next_ = pulls_.head();
 }
 
 }  // namespace weightcast::transport::shm

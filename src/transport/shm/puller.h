@@ -9,32 +9,15 @@
 #include "transport/ring.h"
 #include "transport/shm/context.h"
 #include "transport/shm/gathered_copies.h"
+#include "transport/shm/host_pulls.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/peer_life.h"
+#include "transport/shm/pull.h"
 #include "transport/shm/records.h"
 #include "transport/shm/source_maps.h"
 
 namespace weightcast::transport::shm {
-
-/// A pull that the peer has ordered, from its arrival to its answer.
-struct Pull {
-  PullRecord record;
-  SignalRecord signal;
-  bool has_signal = false;
-  Code code = Code::kOk;  ///< Why no more of it is copied.
-  std::byte* to = nullptr;
-  uint64_t submitted = 0;                 ///< Bytes.
-  device::Engine* engine = nullptr;       ///< That copies it; null: nothing was submitted.
-  device::Engine* next_engine = nullptr;  ///< That would copy it.
-  uint64_t ticket = 0;                    ///< Of the last batch with bytes of it.
-
-  [[nodiscard]] bool wants_signal() const { return (record.flags & kSignalled) != 0 && !has_signal; }
-  /// No more of it is to be submitted.
-  [[nodiscard]] bool whole() const { return submitted == record.length || code != Code::kOk; }
-  /// Nothing of it moves any more, and nothing more of it will.
-  [[nodiscard]] bool Over() const { return whole() && (engine == nullptr || engine->Over(ticket)); }
-};
 
 struct Staging;
 
@@ -45,12 +28,14 @@ struct PullerParts {
   device::Engines& engines;
   const SourceMaps& sources;
   PeerLife life;
+  Paths& paths;
   Staging& staging;
 };
 
-/// The copies that this side's devices make on the peer's order, told in the order in which they were
-/// ordered. Before a batch is begun all is checked against this side's own tables and the peer's words, and
-/// those words once more when it is over (docs/gpu.md, "Pull"). The holder of progress alone; no driver call.
+/// The copies that this side's devices and its processor make on the peer's order, told in the order in which
+/// they were ordered. Before a batch is begun all is checked against this side's own tables and the peer's
+/// words, and those words once more when it is over (docs/gpu.md, "Pull"). The holder of progress alone; no
+/// driver call.
 class Puller {
  public:
   explicit Puller(const PullerParts& parts);
@@ -61,7 +46,7 @@ class Puller {
   [[nodiscard]] bool awaits_signal() { return !pulls_.empty() && pulls_[pulls_.tail() - 1].wants_signal(); }
   void AddSignal(const SignalRecord& record);
   /// Begins what can be begun. True if anything was.
-  bool Submit();
+  bool Submit(Budget& budget);
   /// The oldest pull if it is over; nullptr otherwise.
   Pull* Finished();
   /// How a pull went that is over: whether its bytes count. `peer_ended`: as seen after it was over.
@@ -91,6 +76,7 @@ class Puller {
 
   [[nodiscard]] bool BetterWaits();
   bool Gather(Batch& batch);
+  bool SubmitBatch(bool& any);
   std::optional<device::Copy> Prepare(uint32_t number, uint64_t most);
   [[nodiscard]] Code Check(const PullRecord& record, const LocalRegion* region, const Source* source) const;
   [[nodiscard]] bool Stands(const PullRecord& record) const;
@@ -102,6 +88,7 @@ class Puller {
   device::Engines* engines_;
   const SourceMaps* sources_;
   PeerLife life_;
+  HostPulls host_;
   Ring<Pull> pulls_;
   uint32_t next_ = 0;  ///< Number of the first that is not whole.
 };

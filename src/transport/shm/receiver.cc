@@ -153,7 +153,7 @@ Status Receiver::OnPull(const PullRecord& record) {
   return Status::Ok();
 }
 
-bool Receiver::RunPulls() {
+bool Receiver::RunPulls(Budget& budget) {
   if (!puller_ || puller_->empty()) return false;
   bool any = false;
   std::optional<bool> ended;  // Asked once what is over is known.
@@ -165,7 +165,7 @@ bool Receiver::RunPulls() {
     puller_->Pop();
     any = true;
   }
-  return puller_->Submit() || any;
+  return puller_->Submit(budget) || any;
 }
 
 void Receiver::EndPull(const Pull& pull, bool peer_ended) {

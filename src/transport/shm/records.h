@@ -41,6 +41,7 @@ inline constexpr uint8_t kSignalled = 2;  ///< A SignalRecord follows.
 inline constexpr uint8_t kNewScope = 4;   ///< First write since the last signal of its grant's slot.
 inline constexpr uint8_t kAbandoned = 8;  ///< The rest of the operation does not come.
 inline constexpr uint8_t kInStage = 16;   ///< The bytes lie, or a get's are to lie, in the staging ring.
+inline constexpr uint8_t kFromHost = 32;  ///< Of a pull: the source is host memory, and so is the target.
 
 /// Writer to target: `length` bytes in the target's payload ring, to be copied into place there.
 struct PutRecord {
@@ -57,7 +58,7 @@ struct PutRecord {
 };
 
 /// Writer to target: an order to copy `length` bytes from a source of the writer's, which the target's device
-/// reads, into place. Answered as a put.
+/// or, with kFromHost, its processor reads, into place. Answered as a put.
 struct PullRecord {
   RecordKind kind = RecordKind::kPull;
   uint8_t flags = 0;
@@ -69,8 +70,8 @@ struct PullRecord {
   uint64_t offset = 0;
   uint32_t source = 0;
   uint32_t source_generation = 0;
-  uint64_t source_offset = 0;
-  uint64_t sequence = 0;  ///< Of the operation.
+  uint64_t source_offset = 0;  ///< In the source; with kFromHost the address in the writer.
+  uint64_t sequence = 0;       ///< Of the operation.
 };
 static_assert(sizeof(PullRecord) == sizeof(RecordBody));
 /// Most bytes of one pull record.

@@ -139,7 +139,7 @@ Status RegionRequests::Step() {
 }
 
 void RegionRequests::WarnOfRing() {
-  if (!link_.context.cross_copy) return;
+  if (link_.context.cross_copies == CrossCopies::kOff) return;
   WC_LOG(
       kWarning, "shm to ", link_.PeerName(), ": cross-process copy refused (", link_.paths.refusal,
       "); memory that is not from weightcast::Allocate is copied twice, through a ring. Allow processes of ",

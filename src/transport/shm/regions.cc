@@ -88,9 +88,8 @@ Result<std::string> Regions::Add(const RegionName& name, const DescribedMemory& 
     changes_.push_back({.add = true, .id = name.id, .region = std::move(region)});
     pending_.store(true, std::memory_order_seq_cst);
   }
-  if (access != Access::kLocal || !host) {  // A device region is a source that peers' devices may read.
-    fence_->generation[name.id].store(name.generation, std::memory_order_seq_cst);
-  }
+  // Of every access: each may be the source of a pull.
+  fence_->generation[name.id].store(name.generation, std::memory_order_seq_cst);
   return EncodeKey(key);
 }
 

@@ -24,7 +24,8 @@ struct Paths {
   CrossCopy copy;
   bool copy_writes = false;
   bool copy_reads = false;
-  std::string refusal;  ///< Why a copy is not possible; empty where it is.
+  bool peer_reads = false;  ///< The peer copies out of this process, too.
+  std::string refusal;      ///< Why a copy is not possible; empty where it is.
   bool ring_wanted = false;
   bool ring_ready = false;
   Code ring_failure = Code::kOk;

@@ -49,6 +49,8 @@ Sender::Step Sender::StepPath(Pending& pending, Budget& budget) {
     return StepDevice(pending, *region, budget);
   const Path path = region == nullptr ? Path::kMapped : direct_.PathOf(pending.op, *region);
   if (path == Path::kRing && pending.op.length > 0) return StepRing(pending, *region, budget);
+  const LocalRegion* const local = context_->regions.Find(pending.op.local);
+  if (path == Path::kCopy && local != nullptr && PeerCopies(pending)) return Pull(pending, *region, *local);
   if (ring_busy) return Step::kStalled;
   if (region == nullptr) return queue_.Refuse(pending, pending.code);
   if (pending.op.length == 0) return direct_.Touch(pending, *region);
@@ -170,6 +172,7 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
     const Pending& pending = queue_.At(queue_.head());
     pulls_ -= pending.records;
     Code code = left == 1 ? static_cast<Code>(record.code) : Code::kOk;
+    if (code == Code::kUnavailable && !pending.device) paths_->peer_reads = false;
     if (code == Code::kOk) {
       code = pending.code;  // Of an earlier write that its signal stood for as well.
     } else {
@@ -250,6 +253,19 @@ Sender::Step Sender::GiveUp(Pending& pending, Code code) {
   return Step::kDone;
 }
 
+/// Of a write by cross-process copy: the peer copies where this processor has other peers to serve and the
+/// peer's has none, so that more processors work. Once begun, the rest goes the way of the beginning.
+bool Sender::PeerCopies(const Pending& pending) {
+  const Op& op = pending.op;
+  if (!paths_->peer_reads || op.kind != OpKind::kWrite || op.length == 0 || op.length > kLongestPull ||
+      pending.done > 0) {
+    return false;
+  }
+  if (context_->cross_copies == CrossCopies::kByTarget) return true;
+  const bool pulls = queue_.waiting() && queue_.Joins(Path::kPull);
+  return context_->senders > 1 && (pulls || outbox_->PeerPullsNothing());
+}
+
 Sender::Step Sender::Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local) {
   const Op& op = pending.op;
   if (!queue_.Joins(Path::kPull) || pulls_ >= kRingWindow || queue_.next() - queue_.head() >= kRingWindow ||
@@ -259,17 +275,20 @@ Sender::Step Sender::Pull(Pending& pending, const PeerRegion& region, const Loca
   pending.path = Path::kPull;
   const uint64_t size = std::min(op.length - pending.done, kLongestPull);
   const PutRecord piece = BeginPiece(pending, region, size);
-  outbox_->Push(PullRecord{.flags = piece.flags,
-                           .slot = piece.slot,
-                           .length = piece.length,
-                           .grant = piece.grant,
-                           .region = piece.region,
-                           .generation = piece.generation,
-                           .offset = piece.offset,
-                           .source = local.name.id,
-                           .source_generation = local.name.generation,
-                           .source_offset = op.local_offset + pending.done,
-                           .sequence = piece.sequence});
+  const uint64_t offset = op.local_offset + pending.done;
+  const int source = pending.device ? 0 : kFromHost;
+  outbox_->Push(PullRecord{
+      .flags = static_cast<uint8_t>(piece.flags | source),
+      .slot = piece.slot,
+      .length = piece.length,
+      .grant = piece.grant,
+      .region = piece.region,
+      .generation = piece.generation,
+      .offset = piece.offset,
+      .source = local.name.id,
+      .source_generation = local.name.generation,
+      .source_offset = pending.device ? offset : reinterpret_cast<uint64_t>(local.address) + offset,
+      .sequence = piece.sequence});
   ++pending.records;
   ++pulls_;
   return EndPiece(pending, size, piece.flags);

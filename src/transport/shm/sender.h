@@ -9,10 +9,11 @@
 namespace weightcast::transport::shm {
 
 /// Moves the bytes of the operations that this side has posted on one link, in the order of posting. Of host
-/// memory there are three paths: mapped memory, cross-process copy, and the ring, where the peer does the
-/// second half of the copying and answers. Of device memory there are four: writes under a grant are orders
-/// to the peer, whose device pulls; writes to open memory and reads are copies by this side's device; what
-/// none of these can is staged. Before the path changes, what is under way is waited for.
+/// memory there are four paths: mapped memory, cross-process copy by this side, the same by the peer on an
+/// order, and the ring, where the peer does the second half of the copying and answers. Of device memory
+/// there are four: writes under a grant are orders to the peer, whose device pulls; writes to open memory and
+/// reads are copies by this side's device; what none of these can is staged. Before the path changes, what is
+/// under way is waited for.
 class Sender {
  public:
   Sender(LinkId link, Context& context, Outbox& outbox, Paths& paths, const SenderDevices& devices);
@@ -41,6 +42,7 @@ class Sender {
   Step StepPath(Pending& pending, Budget& budget);
   Step StepRing(Pending& pending, const PeerRegion& region, Budget& budget);
   Step StepDevice(Pending& pending, const PeerRegion& region, Budget& budget);
+  [[nodiscard]] bool PeerCopies(const Pending& pending);
   Step Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local);
   Step Stage(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
   Step StageWrite(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);

@@ -32,7 +32,7 @@ constexpr uint32_t kOperationsPerTurn = 64;
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& options, bool cross_copy,
+Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& options, CrossCopies copies,
                                                         Ptracer& ptracer) {
   WC_ASSIGN_OR_RETURN(auto poller, Poller::Create());
   WC_ASSIGN_OR_RETURN(auto fence, CreateShared(sizeof(FencePage), /*read_only_for_peers=*/true));
@@ -41,16 +41,16 @@ Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& 
   WC_RETURN_IF_ERROR(poller.Add(wake.fd(), EPOLLIN, PollKey(PollKind::kWake, 0)));
   WC_RETURN_IF_ERROR(poller.Add(timer.fd(), EPOLLIN, PollKey(PollKind::kTimer, 0)));
   WC_ASSIGN_OR_RETURN(auto acceptor, Acceptor::Create(poller));
-  return std::unique_ptr<Transport>(new ShmTransport(options, cross_copy, ptracer, std::move(poller),
+  return std::unique_ptr<Transport>(new ShmTransport(options, copies, ptracer, std::move(poller),
                                                      std::move(fence), std::move(wake), std::move(timer),
                                                      std::move(acceptor)));
 }
 
-ShmTransport::ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
-                           SharedPages fence, WakeFd wake, TimerFd timer, Acceptor acceptor)
+ShmTransport::ShmTransport(const TransportOptions& options, CrossCopies copies, Ptracer& ptracer,
+                           Poller poller, SharedPages fence, WakeFd wake, TimerFd timer, Acceptor acceptor)
     : process_(getpid()),
       settings_(options.settings),
-      context_(options.self, cross_copy, ptracer, Ptracer::PolicyOf(settings_.ptracer), std::move(poller),
+      context_(options.self, copies, ptracer, Ptracer::PolicyOf(settings_.ptracer), std::move(poller),
                std::move(fence), device::CopyOptions(settings_)),
       wake_(std::move(wake)),
       timer_(std::move(timer)),
@@ -238,6 +238,7 @@ bool ShmTransport::Turn() {
   if (!order_.empty()) {
     first_ = (first_ + 1) % order_.size();
     Budget budget{.bytes = kPieceBytes};
+    context_.senders = std::ranges::count_if(order_, [](const Link* link) { return link->sends(); });
     for (size_t i = 0; i < order_.size(); ++i) {
       budget.operations = kOperationsPerTurn;
       any |= order_[(first_ + i) % order_.size()]->Turn(budget);

@@ -21,8 +21,8 @@ namespace weightcast::transport::shm {
 /// The contract over shared memory. Threads and promises: transport.h.
 class ShmTransport final : public Transport {
  public:
-  /// `cross_copy` false: the ring instead, as where the system forbids it. Tests run it so.
-  static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options, bool cross_copy = true,
+  static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options,
+                                                   CrossCopies copies = CrossCopies::kByLoad,
                                                    Ptracer& ptracer = Ptracer::OfProcess());
   /// Closes every link; waits briefly for copies of peers that are under way.
   ~ShmTransport() override;
@@ -56,7 +56,7 @@ class ShmTransport final : public Transport {
   void Disarm() override;
 
  private:
-  ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
+  ShmTransport(const TransportOptions& options, CrossCopies copies, Ptracer& ptracer, Poller poller,
                SharedPages fence, WakeFd wake, TimerFd timer, Acceptor acceptor);
   [[nodiscard]] Link* Find(LinkId link) const;
   void WakeSleeper();

@@ -27,8 +27,9 @@ class HostilePeer {
  public:
   static constexpr LinkId kLink{5};
 
-  HostilePeer() : fence(CreateShared(sizeof(FencePage), true).value()), inbox(OwnInbox::Create().value()) {
-    auto made = ShmTransport::Create({.settings = {}, .self = victim_self}, /*cross_copy=*/false);
+  explicit HostilePeer(CrossCopies copies = CrossCopies::kOff)
+      : fence(CreateShared(sizeof(FencePage), true).value()), inbox(OwnInbox::Create().value()) {
+    auto made = ShmTransport::Create({.settings = {}, .self = victim_self}, copies);
     victim = std::move(made).value();
   }
 
@@ -48,6 +49,7 @@ class HostilePeer {
   }
   [[nodiscard]] Hello GoodHello() {
     inbox.shared().trial_nonce.store(1234);
+    cell.nonce.store(99);
     return {.cookie = victim_cookie,
             .incarnation = own_self,
             .map_nonce = 1234,
@@ -62,15 +64,21 @@ class HostilePeer {
     if (!Connect()) return false;
     Greet(GoodHello(), inbox.fd(), fence.fd.get());
     const auto hello = Await(MessageKind::kHello);
-    if (!hello || hello->fds.size() != 2 || !Await(MessageKind::kTrial)) return false;
+    const auto trial = Await(MessageKind::kTrial);
+    if (!hello || hello->fds.size() != 2 || !trial) return false;
     auto mapped = MapPeer(hello->fds[0].get(), 0, sizeof(Inbox), true);
-    if (!mapped.ok()) return false;
+    auto page = MapPeer(hello->fds[1].get(), 0, sizeof(FencePage), false);
+    if (!mapped.ok() || !page.ok()) return false;
     victim_inbox = std::move(mapped).value();
+    victim_fence = std::move(page).value();
     Inbox& there = *victim_inbox.As<Inbox>();
     records.emplace(there.records, there.records_taken);
     there.trial_echo.store(77);
-    (void)channel.Send(Encode(Trial{.map_echo = 77, .copy_echo = 0}));
-    (void)channel.Send(Encode(Verdict{.map_seen = true, .copy_seen = false}));
+    const bool copies = Decode<Trial>(trial->bytes)->copy_echo != 0;  // The victim may copy, and so may we.
+    const uint64_t cell_there = Decode<Hello>(hello->bytes)->copy_address;
+    if (copies) reinterpret_cast<TrialCell*>(cell_there)->echo.store(88);
+    (void)channel.Send(Encode(Trial{.map_echo = 77, .copy_echo = copies ? 88U : 0U}));
+    (void)channel.Send(Encode(Verdict{.map_seen = true, .copy_seen = copies}));
     return PumpUntil([&] { return ready; });
   }
   /// Both sides have their payload rings.
@@ -137,6 +145,7 @@ class HostilePeer {
   Cookie victim_cookie{};
   std::string victim_name;
   Mapping victim_inbox;
+  Mapping victim_fence;
   Mapping victim_payload;
   std::optional<RecordProducer> records;
 

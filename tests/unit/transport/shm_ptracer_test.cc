@@ -74,7 +74,7 @@ Calls CallsOfALink(const std::string& policy) {
   Recorded process;
   recorded = &process;
   const TransportFactory factory{"shm", [](const TransportOptions& options) {
-                                   return ShmTransport::Create(options, /*cross_copy=*/true,
+                                   return ShmTransport::Create(options, CrossCopies::kByLoad,
                                                                recorded->ptracer);
                                  }};
   Settings settings = TestSettings();

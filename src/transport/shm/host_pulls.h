@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+
+#include "transport/ring.h"
+#include "transport/shm/context.h"
+#include "transport/shm/inbox.h"
+#include "transport/shm/outbox.h"
+#include "transport/shm/pull.h"
+#include "transport/shm/send_queue.h"
+
+namespace weightcast::transport::shm {
+
+/// The pulls of one link that this side's processor copies, out of the peer's host memory (docs/wire.md,
+/// "four paths"). The holder of progress alone.
+class HostPulls {
+ public:
+  HostPulls(Context& context, const OwnInbox& inbox, Outbox& outbox, Paths& paths);
+  HostPulls(const HostPulls&) = delete;
+  HostPulls& operator=(const HostPulls&) = delete;
+  ~HostPulls() { Count(-waiting_); }
+
+  /// A pull has come; it has been answered, or never will be. Peers see how many bytes wait.
+  void Begin(const Pull& pull) { Count(pull.record.length); }
+  void End(const Pull& pull) { Count(-uint64_t{pull.record.length}); }
+  /// Copies of `pulls`, from number `first` on, what one call of the kernel takes. True if anything of them
+  /// went on; a pull that cannot go on has its `code` set.
+  bool Copy(Ring<Pull>& pulls, uint32_t first, Budget& budget);
+
+ private:
+  [[nodiscard]] Code Check(const PullRecord& record, const LocalRegion* region) const;
+  [[nodiscard]] bool Stands(const PullRecord& record) const;
+  /// False: the peer is no more, which its descriptor tells soon.
+  bool Fail(Pull& pull, int error);
+  void Count(uint64_t change);
+
+  Context* context_;
+  const OwnInbox* inbox_;
+  Outbox* outbox_;
+  Paths* paths_;
+  uint64_t waiting_ = 0;  ///< Bytes.
+};
+
+}  // namespace weightcast::transport::shm
