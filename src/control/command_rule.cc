@@ -20,8 +20,8 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
   if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
     const Status reason =
         Error(Code::kInvalidArgument, name,
-              " is already here in another process; an engine has one EngineControl: end this process, or "
-              "the other, whose host stands in the controller's log (\"joined from\")");
+              " is already here in another process; an engine has one EngineControl: end one of the two "
+              "(the controller's log has the host of the first: \"joined from\")");
     out_.Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
     out_.Add(control::Refuse{session, reason});
     return;

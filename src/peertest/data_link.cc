@@ -180,7 +180,7 @@ Result<std::vector<double>> DataLink::Ping(uint32_t count) {
 Status DataLink::Pong(uint32_t count) {
   if (!connection_)
     return {Code::kInvalidArgument,
-            "the other host asked for a ping before the connection; use the same weightcast on both"};
+            "the client asked for a ping before the connection; use the same weightcast on both"};
   WC_ASSIGN_OR_RETURN(const GrantName ours, connection_->OpenGrant({.transfers = count}));
   std::optional<Transfer> write;
   auto theirs = TradeGrants(ours);
@@ -194,7 +194,7 @@ Status DataLink::Pong(uint32_t count) {
 Result<Rate> DataLink::Write(uint64_t bytes, double seconds) {
   if (!connection_)
     return Status(Code::kInvalidArgument,
-                  "the other host asked for a write before the connection; use the same weightcast on both");
+                  "the client asked for a write before the connection; use the same weightcast on both");
   WC_ASSIGN_OR_RETURN(const LocalSlice local, region_->Slice(0, bytes));
   WC_ASSIGN_OR_RETURN(const RemoteSlice remote, remote_.Slice(kMostWrite, bytes));
   const Piece piece{local, remote};

@@ -65,10 +65,10 @@ class Matcher {
 
 /// Placeholders of a pattern in order; an error text if a brace is not part of one.
 Result<std::vector<std::string_view>> PlaceholdersOf(std::string_view pattern) {
-  if (pattern.empty()) return Status(Code::kInvalidArgument, "a name in the rules is empty; write one");
+  if (pattern.empty()) return Status(Code::kInvalidArgument, "a name is empty; write one");
   if (pattern.size() > 1024)
-    return Error(Code::kInvalidArgument, "the name in the rules that begins '", pattern.substr(0, 64),
-                 "' has ", pattern.size(), " bytes; shorten it to at most 1024");
+    return Error(Code::kInvalidArgument, "the name that begins '", pattern.substr(0, 64), "' has ",
+                 pattern.size(), " bytes; shorten it to at most 1024");
   std::vector<std::string_view> found;
   for (size_t at = 0; at < pattern.size();) {
     const size_t length = PlaceholderAt(pattern, at);

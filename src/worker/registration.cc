@@ -138,7 +138,7 @@ Status CheckPatterns(const std::vector<std::string>& patterns, std::string_view 
                            " are allowed");
   for (const std::string& pattern : patterns) {
     if (Status status = CheckRules({{NotSent{.name = pattern}}}); !status.ok())
-      return InvalidArgument(what, " '", pattern, "': ", status.message());
+      return InvalidArgument(what, " '", pattern, "': ", status.message().substr(sizeof("rule 1: ") - 1));
   }
   return Status::Ok();
 }
