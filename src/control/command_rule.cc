@@ -129,9 +129,9 @@ Status CommandRule::TimedOut(const Group& group) {
   LastCommand& order = state_.last.Edit(group.id);
   order.overdue = true;
   const Status reason =
-      Error(Code::kTimedOut, "the control of engine ", group.name,
-            " has not answered: ", protocol::NameOf(order.command), " (", Seconds(config_.commit_timeout),
-            " s, setting commit_timeout); see the log of the engine's front end");
+      Error(Code::kTimedOut, "the control of engine ", group.name, " has not answered the command ",
+            protocol::NameOf(order.command), " for ", Seconds(config_.commit_timeout),
+            " s (setting commit_timeout); see the log of the engine's front end");
   SetLastError(group, reason);
   out_.Log(LogLevel::kWarning, reason.message());
   return reason;

@@ -99,8 +99,8 @@ Status DataLink::Await(const LinkPlace& peer) {
 
 Status DataLink::Meet(Connection connection, const LinkPlace& peer) {
   if (!(connection.peer() == Peer(peer.incarnation)))
-    return Error(Code::kProtocol, ToString(connection.peer()),
-                 " has connected, instead of the other host of this test; run the test again");
+    return Error(Code::kProtocol, "a process of another test (", ToString(connection.peer()),
+                 ") has connected, instead of the other host of this test; run the test again");
   if (connection.transport_name() != options_.transport)
     return Error(Code::kUnavailable, "there is a connection, but not over ", options_.transport, ": ",
                  connection.Describe(), "; see the logs of both hosts for why");

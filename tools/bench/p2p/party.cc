@@ -133,9 +133,8 @@ class Party {
                                                             Clock::now() + FromSeconds(kMeetSeconds))
                                        : arrival_->Wait());
     if (!(connection.peer() == peer))
-      return Error(Code::kProtocol, ToString(connection.peer()),
-                   " has connected, instead of the benchmark's other process; run "
-                   "the benchmark again");
+      return Error(Code::kProtocol, "a process of another benchmark (", ToString(connection.peer()),
+                   ") has connected, instead of this benchmark's; run the benchmark again");
     if (connection.transport_name() != transport_) {
       return Error(Code::kUnavailable, "the processes have no connection over ", transport_, ": ",
                    connection.Describe(), "; the warnings above say why");
