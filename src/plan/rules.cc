@@ -134,10 +134,12 @@ Status CheckRule(const Rule& rule) {
     return CheckManySided("split of", split->from, split->to, split->dim, 2);
   if (const auto* tie = std::get_if<Tie>(&rule)) return CheckManySided("tie of", tie->from, tie->to, 0, 1);
   if (const auto* quantise = std::get_if<Quantise>(&rule)) return CheckQuantise(*quantise);
-  return PlaceholdersOf(std::get<NotSent>(rule).name).status();
+  return CheckNamePattern(std::get<NotSent>(rule).name);
 }
 
 }  // namespace
+
+Status CheckNamePattern(std::string_view pattern) { return PlaceholdersOf(pattern).status(); }
 
 std::optional<std::vector<std::string>> MatchName(std::string_view pattern, std::string_view name) {
   Matcher matcher(pattern, name);
