@@ -37,9 +37,9 @@ inline Status WithSameRelease(const Status& error) {
 /// ErrnoText and what to do, of what the system refused to make: a descriptor, memory, a thread or a process.
 std::string ErrnoAndAdvice(int error);
 
-/// As its user reads it: a kProtocol error of `who`, "the peer (pid 7)" say, with what to do; else `error`.
+/// As its user reads it: a kProtocol or kCorrupt error of `who`, "the peer (pid 7)" say; else `error`.
 inline Status BrokeProtocol(std::string_view who, const Status& error) {
-  if (error.code() != Code::kProtocol) return error;
+  if (error.code() != Code::kProtocol && error.code() != Code::kCorrupt) return error;
   return WithSameRelease(Error(error.code(), who, kBrokeProtocol, error.message()));
 }
 

@@ -67,7 +67,7 @@ Result<fs::path> OnlyFile(const fs::path& folder) {
   if (found.size() == 1) return found.front();
   return Error(Code::kInvalidArgument, folder.native(), " is not a checkpoint: it has neither ", kModelFile,
                " nor ", kIndexFile, ", and ", found.size(),
-               " other .safetensors files; give a folder with one of these");
+               " other .safetensors files; give a folder with one of the two, or with one such file");
 }
 
 bool Exists(const fs::path& path) {

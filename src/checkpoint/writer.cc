@@ -55,7 +55,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
   if (bytes.size() > static_cast<uint64_t>(left_))
     return Error(Code::kOutOfBounds, path_.native(), ": ", bytes.size(),
-                 " bytes more, but its header leaves room for ", left_,
+                 " bytes more were given, but its header leaves room for ", left_,
                  " only; give the bytes that the header describes");
   left_ -= static_cast<int64_t>(bytes.size());
   return WriteAll(file_.get(), bytes, path_);

@@ -33,9 +33,7 @@ class Absence {
     const std::lock_guard lock(mutex_);
     if (!since_) return Status::Ok();
     const double seconds = std::round(Seconds(Clock::now() - *since_) * 10) / 10;
-    return Error(Code::kUnavailable, "no controller for ", seconds,
-                 " s; start the controller, or correct its address in setting controller; last error: ",
-                 why_.message());
+    return Error(Code::kUnavailable, "no controller for ", seconds, " s; last error: ", why_.message());
   }
 
  private:

@@ -20,8 +20,8 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
   if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
     const Status reason =
         Error(Code::kInvalidArgument, name,
-              " is already here in another process; an engine has one EngineControl: end this process, or "
-              "the other, whose host stands in the controller's log (\"joined from\")");
+              " is already here in another process; an engine has one EngineControl: end one of the two "
+              "(the controller's log has the host of the first: \"joined from\")");
     out_.Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
     out_.Add(control::Refuse{session, reason});
     return;
@@ -129,9 +129,9 @@ Status CommandRule::TimedOut(const Group& group) {
   LastCommand& order = state_.last.Edit(group.id);
   order.overdue = true;
   const Status reason =
-      Error(Code::kTimedOut, "the control of engine ", group.name,
-            " has not answered: ", protocol::NameOf(order.command), " (", Seconds(config_.commit_timeout),
-            " s, setting commit_timeout); see the log of the engine's front end");
+      Error(Code::kTimedOut, "the control of engine ", group.name, " has not answered the command ",
+            protocol::NameOf(order.command), " for ", Seconds(config_.commit_timeout),
+            " s (setting commit_timeout); see the log of the engine's front end");
   SetLastError(group, reason);
   out_.Log(LogLevel::kWarning, reason.message());
   return reason;

@@ -28,7 +28,8 @@ constexpr Missing kMissing[] = {
     {RankStep::kReady, " has not received every byte; see its log, and the network to it"},
     {RankStep::kReady, ""},
     {RankStep::kAsked, ""},
-    {RankStep::kCommitted, " has not switched; call receive() and finish(), or raise setting commit_timeout"},
+    {RankStep::kCommitted,
+     " has not switched; let its engine call receive() and finish(), or raise setting commit_timeout"},
     {RankStep::kAsked, ""},
     {RankStep::kServing, " has not said that it serves the version; check that it runs, and see its log"}};
 
@@ -110,8 +111,9 @@ void DeadlineRule::TimedOut(const EngineProgress& engine) {
   const bool hands_on = engine.step == EngineStep::kGranting && engine.part > 0;
   const Missing& missing = hands_on ? kNotHandedOn : kMissing[static_cast<size_t>(engine.step)];
   const Worker* who = rules_.ranks->MissingAt(engine.group, missing.wanted);
-  const bool late = engine.step == EngineStep::kCommitting && HasShadow(*roster_.FindGroup(engine.group));
-  const Status reason = Error(Code::kTimedOut, who == nullptr ? "one of its ranks" : TextOf(roster_, *who),
+  const Group& group = *roster_.FindGroup(engine.group);
+  const bool late = engine.step == EngineStep::kCommitting && HasShadow(group);
+  const Status reason = Error(Code::kTimedOut, who == nullptr ? TextOf(group) : TextOf(roster_, *who),
                               late ? kNotInWait : missing.text, " (", Seconds(LimitOf(engine)), " s)");
   if (engine.step == EngineStep::kServing)
     out_.Log(LogLevel::kWarning,

@@ -253,13 +253,14 @@ void EngineRule::DropLate() {
   for (Target& target : state_.targets) {
     if (!IsLate(target)) continue;
     rules_.ranks->Abort(target.group, Status::Ok());
+    const bool granting = target.step == EngineStep::kGranting;
     // An engine that has not granted does not get the whole time anew.
-    if (target.step != EngineStep::kGranting || !rules_.deadlines->IsGranting(target.group))
-      rules_.deadlines->End(target.group);
+    if (!granting || !rules_.deadlines->IsGranting(target.group)) rules_.deadlines->End(target.group);
     SetStep(target, EngineStep::kOut);
     target.late = true;
     target.reason = Error(Code::kUnavailable, "engine ", roster_.FindGroup(target.group)->name,
-                          " granted no memory for version ", ToString(rules_.updates->update().version),
+                          granting ? " granted no memory for version " : " did not switch to version ",
+                          ToString(rules_.updates->update().version),
                           " before the next update was to begin; let it call wait or begin more often");
   }
 }

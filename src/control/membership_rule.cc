@@ -42,8 +42,8 @@ Status MembershipRule::TakePlace(const protocol::Hello& hello) {
                  " is already here in another process (`weightcast info "
                  "--controller` shows where); give each its own rank");
   const Status reason = Error(Code::kPeerDead, protocol::ToString(hello.name), " is lost: ",
-                              same_process ? "its process has begun a new session; publish again"
-                                           : "a new process has taken its place; publish again");
+                              same_process ? "its process has begun a new session; let trainers publish again"
+                                           : "a new process has taken its place; let trainers publish again");
   const SessionId old = holder->session;
   out_.Add(Forget{old});
   Lose(old, reason);

@@ -55,7 +55,7 @@ Status OpeningRule::WhyFencing(const Group& group) const {
     if (!worker.fencing) continue;
     return Error(Code::kFenced, TextOf(roster_, worker), " still waits for the end of a write of ",
                  protocol::ToString(*worker.fencing),
-                 ": the writer is stopped or unreachable; end the process that the log of this rank "
+                 ": the writer is stopped or unreachable; end the process that the log of that rank "
                  "names, or let it continue");
   }
   return Status::Ok();

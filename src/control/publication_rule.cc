@@ -116,8 +116,8 @@ void PublicationRule::OnPublished(const Worker& trainer, const protocol::Publish
 }
 
 void PublicationRule::OnCancel(const Worker& trainer, const protocol::Cancel& message) {
-  const Status reason = Error(Code::kCancelled, "cancelled by ", TextOf(roster_, trainer),
-                              ", which called cancel; publish the next version");
+  const Status reason = Error(Code::kCancelled, "version ", message.number, " was cancelled by ",
+                              TextOf(roster_, trainer), ", which called cancel; publish the next version");
   const bool offers = trainer.offered == message.number;
   const Updates& updates = *rules_.updates;
   const bool named = updates.open() && updates.update().version.number == message.number;
@@ -196,7 +196,7 @@ void PublicationRule::OnCatchUpTimer() {
   if (!state_.catch_up_timer) return;
   state_.catch_up_timer = false;
   if (rules_.updates->open() || CommonOffer(roster_) >= 0) return;
-  const Status reason = Error(Code::kTimedOut, Disagreement(), " within ", Seconds(config_.timeout),
+  const Status reason = Error(Code::kTimedOut, Disagreement(), ", after ", Seconds(config_.timeout),
                               " s (setting timeout); see the log of that trainer");
   rules_.last_error = reason;
   out_.Log(LogLevel::kError, reason.message());

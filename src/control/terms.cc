@@ -10,8 +10,8 @@ Result<uint64_t> NumberAfter(const protocol::Term& own, const protocol::Term& to
   if (told <= own) return own.number;
   if (told.number - own.number > protocol::kMaxTermJump || told.number >= protocol::kMaxTerm)
     return Error(Code::kInvalidArgument, "this worker has followed a controller of term ", told.number,
-                 ", and this one is at ", own.number, "; at most ", protocol::kMaxTermJump,
-                 " more are allowed: start the worker again as a new process");
+                 " (a count of controller starts), and this controller is at term ", own.number, "; at most ",
+                 protocol::kMaxTermJump, " more are allowed: start the worker again as a new process");
   return told.number + 1;
 }
 

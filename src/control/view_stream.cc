@@ -55,8 +55,9 @@ class ObserverStream final : public ViewStream {
       auto event = stream_->Next(deadline);
       switch (event.kind) {
         case ControllerStream::Event::Kind::kMessage: {
-          WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(event.message)));
-          auto message = protocol::DecodeObserverReply(encoded);
+          const auto encoded = Unpack(std::move(event.message));
+          auto message = encoded.ok() ? protocol::DecodeObserverReply(*encoded)
+                                      : Result<protocol::ObserverReply>(encoded.status());
           if (!message.ok()) return BrokeProtocol(StrCat("the controller at ", address_), message.status());
           if (auto* wanted = std::get_if<T>(&*message)) return std::move(*wanted);
           if (!std::holds_alternative<protocol::ClusterView>(*message))

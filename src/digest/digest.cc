@@ -86,8 +86,10 @@ Status DigestSum::AddPiece(const Box& box, int64_t offset, std::span<const std::
   const TensorInfo& tensor = key_.tensor_;
   WC_RETURN_IF_ERROR(plan::CheckBox(box, tensor));
   // From the dense box into the dense tensor.
-  WC_ASSIGN_OR_RETURN(const plan::Segments runs, plan::Segments::Of(box, tensor.dtype, WholeOf(tensor.shape),
-                                                                    tensor.dtype, box, box.offset));
+  const auto made =
+      plan::Segments::Of(box, tensor.dtype, WholeOf(tensor.shape), tensor.dtype, box, box.offset);
+  if (!made.ok()) return Error(made.status().code(), "tensor '", tensor.name, "': ", made.status().message());
+  const plan::Segments& runs = *made;
   if (offset < 0 || offset > runs.src_bytes() ||
       bytes.size() > static_cast<size_t>(runs.src_bytes() - offset))
     return Error(Code::kOutOfBounds, "a piece of ", bytes.size(), " bytes from byte ", offset,

@@ -99,8 +99,8 @@ Status DataLink::Await(const LinkPlace& peer) {
 
 Status DataLink::Meet(Connection connection, const LinkPlace& peer) {
   if (!(connection.peer() == Peer(peer.incarnation)))
-    return Error(Code::kProtocol, ToString(connection.peer()),
-                 " has connected, instead of the other host of this test; run the test again");
+    return Error(Code::kProtocol, "a process of another test (", ToString(connection.peer()),
+                 ") has connected, instead of the other host of this test; run the test again");
   if (connection.transport_name() != options_.transport)
     return Error(Code::kUnavailable, "there is a connection, but not over ", options_.transport, ": ",
                  connection.Describe(), "; see the logs of both hosts for why");
@@ -180,7 +180,7 @@ Result<std::vector<double>> DataLink::Ping(uint32_t count) {
 Status DataLink::Pong(uint32_t count) {
   if (!connection_)
     return {Code::kInvalidArgument,
-            "the other host asked for a ping before the connection; use the same weightcast on both"};
+            "the client asked for a ping before the connection; use the same weightcast on both"};
   WC_ASSIGN_OR_RETURN(const GrantName ours, connection_->OpenGrant({.transfers = count}));
   std::optional<Transfer> write;
   auto theirs = TradeGrants(ours);
@@ -194,7 +194,7 @@ Status DataLink::Pong(uint32_t count) {
 Result<Rate> DataLink::Write(uint64_t bytes, double seconds) {
   if (!connection_)
     return Status(Code::kInvalidArgument,
-                  "the other host asked for a write before the connection; use the same weightcast on both");
+                  "the client asked for a write before the connection; use the same weightcast on both");
   WC_ASSIGN_OR_RETURN(const LocalSlice local, region_->Slice(0, bytes));
   WC_ASSIGN_OR_RETURN(const RemoteSlice remote, remote_.Slice(kMostWrite, bytes));
   const Piece piece{local, remote};

@@ -212,8 +212,7 @@ struct Sane {
 
 Status Malformed() {
   return {Code::kProtocol,
-          "what came from the other host is not a message of `weightcast doctor`; use the same weightcast on "
-          "both"};
+          "a message of this test is not one of `weightcast doctor`; use the same weightcast on both hosts"};
 }
 
 }  // namespace

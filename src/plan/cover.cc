@@ -191,7 +191,8 @@ Status CheckCover(const TensorInfo& tensor, std::span<const int> ranks, std::spa
   const std::string what =
       missing ? StrCat("the box ", ToString(*missing)) : StrCat(wanted - held, " of its elements");
   return Error(Code::kInvalidArgument, "tensor '", tensor.name, "' ", ToString(tensor.shape),
-               ": no rank holds ", what, "; register the missing shard");
+               ": no rank holds ", what,
+               "; register the missing shard (or, to combine digests, give those of all ranks)");
 }
 
 Status CheckHoldings(std::string_view holder, std::span<const Holding> holdings) {

@@ -195,7 +195,7 @@ Status CheckSameAcross(std::span<const Layout> engines, int first, int tensor_th
   const TensorInfo& b = engines[static_cast<size_t>(second)].tensor(tensor_here);
   if (a == b) return Status::Ok();
   return Error(Code::kInvalidArgument, "tensor '", a.name, "' is ", NameOf(a.dtype), " ", ToString(a.shape),
-               " in another engine, but ", NameOf(b.dtype), " ", ToString(b.shape),
+               " in every engine before this one that has it, but ", NameOf(b.dtype), " ", ToString(b.shape),
                " in this one; all engines must hold the same dtype and global shape");
 }
 

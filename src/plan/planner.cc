@@ -65,7 +65,7 @@ Status CheckTables(const PlanReport& report, const std::vector<Shipment>& shipme
     ++sent[static_cast<size_t>(shipment.src_rank)];
     ++received[static_cast<size_t>(shipment.to.rank())];
   }
-  for (const auto& [what, routes] : {std::pair{"source", &sent}, std::pair{"inference rank", &received}}) {
+  for (const auto& [what, routes] : {std::pair{"sender", &sent}, std::pair{"inference rank", &received}}) {
     for (size_t rank = 0; rank < routes->size(); ++rank) {
       if ((*routes)[rank] <= kMaxRoutesOfRank) continue;
       return Error(Code::kExhausted, "of the ", shipments.size(), " routes of the plan, ", what, " ", rank,

@@ -65,10 +65,10 @@ class Matcher {
 
 /// Placeholders of a pattern in order; an error text if a brace is not part of one.
 Result<std::vector<std::string_view>> PlaceholdersOf(std::string_view pattern) {
-  if (pattern.empty()) return Status(Code::kInvalidArgument, "a name in the rules is empty; write one");
+  if (pattern.empty()) return Status(Code::kInvalidArgument, "a name is empty; write one");
   if (pattern.size() > 1024)
-    return Error(Code::kInvalidArgument, "the name in the rules that begins '", pattern.substr(0, 64),
-                 "' has ", pattern.size(), " bytes; shorten it to at most 1024");
+    return Error(Code::kInvalidArgument, "the name that begins '", pattern.substr(0, 64), "' has ",
+                 pattern.size(), " bytes; shorten it to at most 1024");
   std::vector<std::string_view> found;
   for (size_t at = 0; at < pattern.size();) {
     const size_t length = PlaceholderAt(pattern, at);
@@ -134,10 +134,12 @@ Status CheckRule(const Rule& rule) {
     return CheckManySided("split of", split->from, split->to, split->dim, 2);
   if (const auto* tie = std::get_if<Tie>(&rule)) return CheckManySided("tie of", tie->from, tie->to, 0, 1);
   if (const auto* quantise = std::get_if<Quantise>(&rule)) return CheckQuantise(*quantise);
-  return PlaceholdersOf(std::get<NotSent>(rule).name).status();
+  return CheckNamePattern(std::get<NotSent>(rule).name);
 }
 
 }  // namespace
+
+Status CheckNamePattern(std::string_view pattern) { return PlaceholdersOf(pattern).status(); }
 
 std::optional<std::vector<std::string>> MatchName(std::string_view pattern, std::string_view name) {
   Matcher matcher(pattern, name);

@@ -47,9 +47,8 @@ std::string WriteMessagePiece(const PieceHead& head, std::string_view payload) {
 }
 
 Status CorruptPieces(std::string_view reason) {
-  return Error(Code::kCorrupt,
-               "the pieces of a message between the controller and a worker do not fit together: ", reason,
-               "; use the same weightcast on all hosts, and make this call or start that worker again");
+  return Error(Code::kCorrupt, "a message came in pieces that do not fit together: ", reason,
+               "; use the same weightcast on all hosts");
 }
 
 Result<MessagePiece> ReadMessagePiece(std::string_view bytes) {

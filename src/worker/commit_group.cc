@@ -17,7 +17,7 @@ Status Check(const WorkerOptions& options) {
   uint64_t ranks = 0;
   for (const auto& [model, size] : options.commit_group) {
     if (model.empty() || model.find_first_of("/+{}") != std::string::npos)
-      return Bad(StrCat("'", model, "' cannot be the name of its model; leave out '/', '+', '{' and '}'"));
+      return Bad(StrCat("'", model, "' cannot be the name of a model; leave out '/', '+', '{' and '}'"));
     if (size == 0) return Bad(StrCat("model '", model, "' has 0 ranks; it needs one at least"));
     ranks += size;
   }

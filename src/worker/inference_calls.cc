@@ -128,7 +128,7 @@ void InferenceCalls::operator()(const SuspendCalled&) {
          "after its update"});
   s_.call = UserCall::kSuspend;
   if (s_.step <= Step::kRequested) return update_.Suspend();
-  update_.GiveUp({Code::kCancelled, "the engine was suspended during the update; call Resume"});
+  update_.GiveUp({Code::kCancelled, "the engine was suspended during the update; Resume lets it take part"});
 }
 
 void InferenceCalls::operator()(const WaitCalled&) {

@@ -144,8 +144,9 @@ void InferenceLoop::Execute(const SendRegistration&) {
 }
 
 void InferenceLoop::Execute(const ReclaimMemory&) {
-  const Status reason = Error(Code::kCancelled, session_.text(),
-                              " receives a newer version; the controller looks for another source");
+  const Status reason(
+      Code::kCancelled,
+      "its memory was needed while it sent the version on; if that ends the update, publish again");
   peer_source_.Dispatch(MemoryReclaimed{.reason = reason});
 }
 

@@ -24,10 +24,10 @@ class InferenceEvents {
   void operator()(const protocol::Welcome& welcome) {
     if (s_.ended || welcome.term < s_.term) return;
     // A new session: the controller knows no more of an update that was under way.
-    update_.BeginAbort(
-        Error(Code::kUnavailable, "the controller began a new session, which ends ",
-              protocol::ToString(s_.update), "; it offers the version again: call Receive again, or Abort"),
-        /*tell=*/false);
+    update_.BeginAbort(Error(Code::kUnavailable, "the controller began a new session, which ends ",
+                             protocol::ToString(s_.update),
+                             "; it offers the version again: call Receive or Wait again, or Abort"),
+                       /*tell=*/false);
     s_.next.reset();
     s_.retried = s_.closed_silently = false;
     s_.term = welcome.term;
@@ -44,9 +44,9 @@ class InferenceEvents {
     // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
     // anew.
     if (s_.step != Step::kReady || s_.abort || !s_.IsLastPart())
-      update_.LeaveBehind(Error(Code::kUnavailable, "the plan changed, which ends ",
-                                protocol::ToString(s_.update),
-                                "; it begins again under the new plan: call Receive again, or Abort"));
+      update_.LeaveBehind(
+          Error(Code::kUnavailable, "the plan changed, which ends ", protocol::ToString(s_.update),
+                "; it begins again under the new plan: call Receive or Wait again, or Abort"));
     s_.next.reset();
     s_.epoch = plan.epoch;
     s_.prepared = false;
@@ -63,7 +63,7 @@ class InferenceEvents {
     // The controller has left the update at hand; this one begins when that one's memory is fenced.
     s_.next = request;
     update_.LeaveBehind(Error(Code::kCancelled, protocol::ToString(s_.update),
-                              " was ended for a later update; wait for the later one"));
+                              " was ended for a later update; call Receive or Wait again for that one"));
   }
 
   void operator()(const protocol::Commit& commit) {
@@ -271,7 +271,7 @@ Status CheckReadable(const InferenceState& state) {
     return {Code::kInvalidArgument, "an update is under way; call Digest after Finish or Abort"};
   if (state.served.number < 0)
     return {Code::kUnavailable,
-            "this rank serves no version: the live tensors may be a mixture of versions; call Wait first"};
+            "this rank serves no version: the live tensors may be a mixture of versions; receive one first"};
   return Status::Ok();
 }
 

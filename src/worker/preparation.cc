@@ -68,7 +68,7 @@ Status Preparation::ImportOne(SendPlan& plan, size_t index) const {
   SendTarget& target = plan.targets[index];
   const auto landing = landings_.find(target.destination);
   if (landing == landings_.end())
-    return Error(Code::kProtocol, "the plan came without the LandingMap of ", target.name,
+    return Error(Code::kProtocol, "the plan does not say where the memory of ", target.name, " is",
                  "; use the same weightcast on all hosts");
   for (const std::string& descriptor : landing->second.regions) {
     if (Status status = target.imported->Add(descriptor); !status.ok())

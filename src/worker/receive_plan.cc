@@ -117,7 +117,7 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan&
     const TensorInfo& tensor = made->table.destination_tensors[static_cast<size_t>(shard.tensor)];
     const int index = memory->Find(tensor, shard.box, shard.copy);
     if (index < 0) {
-      return Error(Code::kProtocol, "the source table fills ", tensor.name, " ", ToString(shard.box),
+      return Error(Code::kProtocol, "the routing table fills ", tensor.name, " ", ToString(shard.box),
                    ", which this rank has not registered; if it has registered again, wait for the "
                    "next plan, else use the same weightcast on all hosts");
     }

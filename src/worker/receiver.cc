@@ -58,7 +58,7 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
   auto connection = endpoint.Find(source.incarnation);
   if (!connection)
     return Error(Code::kUnavailable, "the connection from ", source.name,
-                 " is gone; the controller makes a new plan");
+                 " is gone; see its log, and if that ends the update, publish again");
   GrantOptions options;
   options.transfers = transfers.count();
   options.on_transfer = [self = shared_from_this(), index](uint32_t transfer, const GrantProgress& progress) {

@@ -137,7 +137,7 @@ Status CheckPatterns(const std::vector<std::string>& patterns, std::string_view 
     return InvalidArgument(what, " has ", patterns.size(), " names; at most ", protocol::kMaxPatterns,
                            " are allowed");
   for (const std::string& pattern : patterns) {
-    if (Status status = CheckRules({{NotSent{.name = pattern}}}); !status.ok())
+    if (const Status status = plan::CheckNamePattern(pattern); !status.ok())
       return InvalidArgument(what, " '", pattern, "': ", status.message());
   }
   return Status::Ok();

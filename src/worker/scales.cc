@@ -21,8 +21,9 @@ class ScalesNames {
     const auto [known, fresh] = owner_.emplace(scales, tensor);
     if (fresh || (known->second == tensor && scales != tensor)) return Status::Ok();
     return Error(Code::kInvalidArgument, "the scales of tensor '", tensor, "' would be named '", scales,
-                 "', as is tensor '", known->second,
-                 "' or its scales; give the scales another name in the quantise rule");
+                 "', which is the name of ",
+                 known->second == scales ? "a tensor" : StrCat("the scales of tensor '", known->second, "'"),
+                 "; give the scales another name in the quantise rule");
   }
 
  private:

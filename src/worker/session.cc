@@ -175,8 +175,8 @@ Status Session::Admit(const Identity& peer) const {
   if (peer.role == protocol::RoleText(protocol::Role::kInference)) return Status::Ok();
   if (inference && peer.role == protocol::RoleText(protocol::Role::kTrainer)) return Status::Ok();
   return Error(Code::kPermission, text(), " takes connections from ", inference ? "trainers and " : "",
-               "inference workers only, ", "not from ", ToString(peer),
-               "; correct the address that the peer connects to");
+               "inference workers only, ", "not from ", ToString(peer), "; correct the address that ",
+               ToString(peer), " connects to");
 }
 
 Result<protocol::ClusterView> Session::View() {

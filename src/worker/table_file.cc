@@ -44,7 +44,7 @@ Result<std::string> ReadWhole(const std::string& path) {
 Status CheckPath(const std::string& file, const std::string& tables) {
   if (tables.empty())
     return Error(Code::kInvalidArgument, "the controller hands out the routing table in the file ", file,
-                 "; give this process the setting tables of the controller");
+                 "; give every worker the setting tables of the controller");
   for (const auto& part : std::filesystem::path(file))
     if (part == ".." || part == "/")
       return Error(Code::kProtocol, "the controller names the routing table ", file,
@@ -74,9 +74,9 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
   }
   if (table->role != role || table->epoch != plan.epoch) {
     return Error(
-        Code::kInvalidArgument, where, " is of epoch ", table->epoch, " for a ",
-        table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank", ", not of epoch ",
-        plan.epoch, " for a ", role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
+        Code::kInvalidArgument, where, " is of plan ", table->epoch, " for ",
+        table->role == plan::RankTable::Role::kTrainer ? "a trainer" : "an inference rank", ", not of plan ",
+        plan.epoch, " for ", role == plan::RankTable::Role::kTrainer ? "a trainer" : "an inference rank",
         path.empty() ? "; use the same weightcast on all hosts"
                      : "; delete the files of earlier runs there, or name another folder in setting tables");
   }

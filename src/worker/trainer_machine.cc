@@ -132,7 +132,7 @@ class TrainerEvents {
     if (publication == nullptr || !publications_.IsHeld(*publication)) {
       const Status reason =
           Error(Code::kCancelled, "version ", start.version.number,
-                " is no longer held by this trainer; another source or a newer version takes its place");
+                " is no longer held by this trainer; if that ends the update, publish again");
       return t_.Send(protocol::Failed{.update = start.update, .reason = reason});
     }
     if (std::exchange(publication->free, false)) t_.Add(HoldSources{publication->number});

@@ -86,12 +86,12 @@ class Arrivals {
     changed_.notify_all();
   }
   /// When the last of `count` had come.
-  Result<TimePoint> WaitFor(size_t count, TimePoint deadline) {
+  Result<TimePoint> WaitFor(size_t count, Duration patience, int64_t rank) {
     std::unique_lock lock(mutex_);
-    if (changed_.wait_until(lock, deadline, [&] { return peers_.size() >= count; })) return last_;
-    return Error(Code::kTimedOut, "only ", peers_.size(), " of ", count,
-                 " connections have come within setting connect_timeout; raise it, "
-                 "or run this where cores are idle");
+    if (changed_.wait_for(lock, patience, [&] { return peers_.size() >= count; })) return last_;
+    return Error(Code::kTimedOut, "process ", rank, " of the benchmark has got only ", peers_.size(), " of ",
+                 count, " connections within ", Seconds(patience),
+                 " s (setting connect_timeout); raise it, or run this where cores are idle");
   }
 
  private:
@@ -157,7 +157,7 @@ class Member {
       WC_RETURN_IF_ERROR(ConnectToAll(go));
       span.end = Clock::now();
     } else {
-      WC_ASSIGN_OR_RETURN(span.end, arrivals->WaitFor(peers(), Patience()));
+      WC_ASSIGN_OR_RETURN(span.end, arrivals->WaitFor(peers(), settings_.connect_timeout, rank_));
     }
     WC_RETURN_IF_ERROR(CheckPeers());
     // When all have come so far, all leave at once: that the others go is no news.

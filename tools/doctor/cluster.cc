@@ -39,6 +39,9 @@ Result<std::vector<std::string>> HostsOfWorkers(const Settings& settings) {
       lines += StrCat(peertest::TargetText({.host = address->Host(), .port = peertest::kDefaultPort}), "\n");
     }
   }
+  if (std::ranges::count(lines, '\n') < 2)
+    return Error(Code::kInvalidArgument, "fewer than two hosts have workers of the controller at ",
+                 settings.controller, "; name hosts in a file, with --cluster");
   auto hosts = peertest::ParseHostsFile(lines);
   if (hosts.ok()) return hosts;
   return Error(Code::kInvalidArgument, "the hosts of the workers of the controller at ", settings.controller,

@@ -47,7 +47,7 @@ Result<stream::RoleToken> TokenToTest(const control::Token& token) {
   auto trainer = token.ForWorker({.role = stream::Role::kTrainer});
   if (trainer.ok()) return trainer;
   return Error(Code::kPermission, "the token in ", token.origin(),
-               " may only watch; tests need the job's, or a trainer's");
+               " may only watch; set WEIGHTCAST_TOKEN_FILE to the job's token, or to a trainer's");
 }
 
 }  // namespace

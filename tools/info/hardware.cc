@@ -25,7 +25,7 @@ bool IsNamed(std::string_view setting, std::string_view name) {
 
 Status Check(const transport::TransportFactory& factory, const Settings& settings, const Hardware& hardware) {
   if (!IsNamed(settings.transport, factory.name))
-    return {Code::kUnavailable, "left out by setting transport"};
+    return {Code::kUnavailable, "left out by setting transport; name it there to use it"};
   if (const auto made = factory.create({.settings = settings, .self = 1}); !made.ok()) return made.status();
   // It waits for a port to come up, but nothing can use it now.
   if (factory.name == "verbs" &&

@@ -299,7 +299,7 @@ TEST(JoinEnginesTest, ShowsBothWhenEnginesDisagree) {
   const auto other = LayoutOf({"w", DType::kF32, {8, 8}}, 1, {{0, WholeOf({8, 8})}});
   ASSERT_TRUE(one.ok() && other.ok());
   const auto joined = JoinEngines(std::vector<Layout>{*one, *other});
-  for (const char* part : {"'w'", "BF16 [8, 8] in another engine", "F32 [8, 8] in this one"})
+  for (const char* part : {"'w'", "BF16 [8, 8] in every engine before this one", "F32 [8, 8] in this one"})
     EXPECT_THAT(joined.status().message(), HasSubstr(part));
 }
 

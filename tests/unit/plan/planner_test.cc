@@ -163,7 +163,7 @@ TEST(PlannerTest, MoreRoutesThanTheTableOfOneRankHoldsAreRefused) {
   for (int i = 0; i < 2100; ++i) tensors.push_back({"t" + std::to_string(i), DType::kU8, {1}});
   const Status status = MakePlan({*DdpLayout(tensors, 1), *DdpLayout(tensors, 2000), kNoRules}).status();
   EXPECT_EQ(status.code(), Code::kExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("source 0 has 4200000; its table holds at most 4194304"));
+  EXPECT_THAT(status.message(), HasSubstr("sender 0 has 4200000; its table holds at most 4194304"));
 }
 
 TEST(PlannerTest, NothingToSendIsAPlanToo) {

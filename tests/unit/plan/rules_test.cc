@@ -40,7 +40,7 @@ TEST(ExpandNameTest, PutsTheCapturesInOrder) {
 TEST(CheckRulesTest, RefusesWhatCouldNeverWork) {
   const auto message = [](Rule rule) { return CheckRules({{Rename{"a", "b"}, std::move(rule)}}).message(); };
   EXPECT_EQ(message(Rename{"{*}.a", "b.{*}"}), "");
-  EXPECT_THAT(message(Rename{"", "b"}), HasSubstr("rule 2: a name in the rules is empty"));
+  EXPECT_THAT(message(Rename{"", "b"}), HasSubstr("rule 2: a name is empty; write one"));
   EXPECT_THAT(message(Rename{"a.{x}", "b"}), HasSubstr("brace"));
   EXPECT_THAT(message(Rename{"{*}", "b"}), HasSubstr("placeholders"));
   EXPECT_THAT(message(Rename{"{*}", "{**}"}), HasSubstr("placeholders"));

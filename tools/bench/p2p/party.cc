@@ -86,8 +86,9 @@ class Party {
   Result<std::string> SetUp(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeStruct<PartySetup>(message));
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
-      return Error(Code::kProtocol, "this process of the benchmark was set up twice, or with ", setup.bytes,
-                   " bytes, of which ", kMaxBytes, " are allowed; run the same release on both sides");
+      return Error(Code::kProtocol, "this process of the benchmark was set up ",
+                   endpoint_ != nullptr ? "twice" : StrCat("with ", setup.bytes, " bytes, above ", kMaxBytes),
+                   "; run the same release on both sides");
     transport_ = setup.transport;
     if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
@@ -132,9 +133,8 @@ class Party {
                                                             Clock::now() + FromSeconds(kMeetSeconds))
                                        : arrival_->Wait());
     if (!(connection.peer() == peer))
-      return Error(Code::kProtocol, ToString(connection.peer()),
-                   " has connected, instead of the benchmark's other process; run "
-                   "the benchmark again");
+      return Error(Code::kProtocol, "a process of another benchmark (", ToString(connection.peer()),
+                   ") has connected, instead of this benchmark's; run the benchmark again");
     if (connection.transport_name() != transport_) {
       return Error(Code::kUnavailable, "the processes have no connection over ", transport_, ": ",
                    connection.Describe(), "; the warnings above say why");
@@ -159,9 +159,9 @@ class Party {
     const bool known =
         work.op == "write" || work.op == "read" || (host && ((messages && messenger_ != nullptr) || pings));
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
-    return Error(Code::kProtocol, "the benchmark was asked for an unknown operation, or for ", work.slots,
-                 " x ", work.iovs, " x ", work.piece_bytes, " bytes outside its memory of ", all,
-                 " bytes; run the same release on both sides");
+    return Error(Code::kProtocol, "the benchmark was asked for operation '", work.op, "' on ", work.slots,
+                 " x ", work.iovs, " x ", work.piece_bytes, " bytes, which is unknown, or not inside its ",
+                 all, " bytes of memory; run the same release on both sides");
   }
 
   /// Accept has checked that both lie within the memory.
