@@ -35,8 +35,10 @@ Status ExplainAlert(int alert, std::string_view address) {
 }  // namespace
 
 Status ExplainConnect(const Status& why) {
-  if (why.code() != Code::kUnavailable) return why;
-  return Error(why.code(), why.message(), "; check that the controller runs, the address and the firewall");
+  const size_t advice = why.message().find("; check ");
+  if (why.code() != Code::kUnavailable || advice == std::string::npos) return why;
+  return Error(why.code(), why.message().substr(0, advice),
+               "; check that the controller runs, the address and the firewall");
 }
 
 Status ExplainImpostor(std::string_view address, std::string_view why) {
