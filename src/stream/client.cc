@@ -49,7 +49,7 @@ class Client final : public ClientStream {
 
   Status Send(std::string_view body) override {
     if (connection_ == nullptr || closing_)
-      return Error(Code::kCancelled, "no stream to the controller is open", kReportBug);
+      return {Code::kCancelled, "the other side has ended the stream; see its log, and connect again"};
     Status status = connection_->Queue(FrameKind::kData, body);
     if (status.code() == Code::kExhausted) failure_ = status;
     return status;
