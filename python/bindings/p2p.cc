@@ -37,7 +37,12 @@ std::vector<Local> LocalsOf(const std::vector<Piece3>& pieces) {
 std::vector<Advert> AdvertsOf(const std::vector<nb::bytes>& blobs) {
   std::vector<Advert> adverts;
   adverts.reserve(blobs.size());
-  for (const nb::bytes& blob : blobs) adverts.push_back(ValueOrThrow(p2p::ParseAdvert(View(blob))));
+  for (const nb::bytes& blob : blobs) {
+    const auto advert = p2p::ParseAdvert(View(blob));
+    const std::string place = blobs.size() > 1 ? "piece " + std::to_string(adverts.size()) + ": " : "";
+    if (!advert.ok()) throw StatusError({advert.status().code(), place + advert.status().message()});
+    adverts.push_back(*advert);
+  }
   return adverts;
 }
 

@@ -75,7 +75,7 @@ Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog) {
   }
   return Error(Code::kUnavailable, "port in use: ", address.ToString(),
                ports.low == ports.high ? "" : StrCat(" and every port from ", ports.low),
-               "; choose another port or end the program that holds it");
+               "; choose another port (of workers: setting port_range) or end the program that holds it");
 }
 
 void AcceptOnceHeard(int listener) {

@@ -128,7 +128,7 @@ Result<std::vector<SocketAddress>> Resolve(const std::string& host, uint16_t por
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(host.c_str(), StrCat(port).c_str(), &hints, &found); error != 0) {
     return Error(Code::kUnavailable, "cannot resolve '", host, "': ", gai_strerror(error),
-                 "; check the name, or write an address");
+                 "; check the name and the name servers, or write an address");
   }
   std::vector<SocketAddress> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {

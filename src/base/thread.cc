@@ -35,8 +35,8 @@ Status CheckThreads(size_t wanted) {
   enough.set_value();
   for (std::thread& thread : threads) thread.join();
   if (status.ok()) return status;
-  return Error(status.code(), "only ", threads.size(), " more threads can be started here, and at least ",
-               wanted, " are needed; raise the limit of processes (ulimit -u, or the container's)");
+  return Error(status.code(), "this process can start only ", threads.size(), " more threads and needs ",
+               wanted, "; raise the limit of processes (ulimit -u, or the container's)");
 }
 
 }  // namespace weightcast

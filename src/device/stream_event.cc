@@ -46,13 +46,13 @@ constexpr Duration kPollFor = std::chrono::microseconds(50);
 constexpr Duration kBetweenLooks = std::chrono::microseconds(50);
 constexpr Duration kGlance = std::chrono::milliseconds(100);
 
-Status CheckNotCaptured(drivers::Cuda& cuda, drivers::CUstream stream) {
+Status CheckNotCaptured(const Context& context, drivers::CUstream stream) {
   drivers::CUstreamCaptureStatus capture{};
-  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(cuda, StreamIsCapturing, stream, &capture));
+  WC_RETURN_IF_ERROR(WC_CALL_DRIVER(context.cuda(), StreamIsCapturing, stream, &capture));
   if (capture == drivers::CU_STREAM_CAPTURE_STATUS_NONE) return Status::Ok();
-  return {Code::kInvalidArgument,
-          "the stream is being captured into a CUDA graph, where weightcast cannot wait for it; make this "
-          "call outside of the capture"};
+  return Error(Code::kInvalidArgument, "the stream of device ", context.ordinal(),
+               " is being captured into a CUDA graph, where weightcast cannot wait for it; make this call "
+               "outside of the capture");
 }
 
 Result<drivers::CUevent> RecordEvent(drivers::Cuda& cuda, drivers::CUstream stream) {
@@ -72,7 +72,7 @@ Result<std::shared_ptr<StreamEvent>> StreamEvent::Record(std::shared_ptr<Worker>
   const ContextScope scope(worker->context());
   WC_RETURN_IF_ERROR(scope.status());
   drivers::Cuda& cuda = worker->context().cuda();
-  WC_RETURN_IF_ERROR(CheckNotCaptured(cuda, raw));
+  WC_RETURN_IF_ERROR(CheckNotCaptured(worker->context(), raw));
   WC_ASSIGN_OR_RETURN(const drivers::CUevent event, RecordEvent(cuda, raw));
   auto watch = std::make_shared<Watch>(worker->health(), event, std::move(on_over));
   worker->Add(watch);
@@ -99,7 +99,7 @@ Status Synchronise(const Context& context, void* stream, TimePoint deadline,
   {
     const ContextScope scope(context);
     WC_RETURN_IF_ERROR(scope.status());
-    WC_RETURN_IF_ERROR(CheckNotCaptured(cuda, raw));
+    WC_RETURN_IF_ERROR(CheckNotCaptured(context, raw));
     WC_ASSIGN_OR_RETURN(event, RecordEvent(cuda, raw));
   }
   const TimePoint begun = Clock::now();

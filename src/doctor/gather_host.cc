@@ -74,7 +74,8 @@ Result<double> AskDate(const std::string& reference, TimePoint deadline) {
   WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(place.host, place.port));
   WC_ASSIGN_OR_RETURN(const UniqueFd socket, Connect(addresses.front(), deadline));
   const std::string request = StrCat("HEAD / HTTP/1.1\r\nHost: ", reference, "\r\nConnection: close\r\n\r\n");
-  WC_RETURN_IF_ERROR(SendAll(socket.get(), request, deadline));
+  if (const Status sent = SendAll(socket.get(), request, deadline); !sent.ok())
+    return Error(sent.code(), "cannot ask the web server at ", reference, ": ", sent.message());
   std::string head;
   while (head.find("\r\n\r\n") == std::string::npos && head.size() < size_t{16} << 10) {
     std::array<char, 2048> part{};

@@ -61,7 +61,7 @@ Result<size_t> Channel::Receive() {
       total += static_cast<size_t>(count);
       if (static_cast<size_t>(count) < buffer.size()) break;
     } else if (count == 0) {
-      return Status(Code::kUnavailable, "it closed the connection without a shutdown message");
+      return Status(Code::kUnavailable, "it closed the connection without saying why");
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
@@ -78,7 +78,7 @@ Result<std::optional<Message>> Channel::Next() {
   const auto type = header.Get<uint8_t>();
   if (rest.size() >= sizeof size && size > limit_) {
     return Error(Code::kProtocol, "it sent a message of ", size, " bytes; at most ", limit_,
-                 " are allowed: check that the address is of a weightcast endpoint of the same release");
+                 " are allowed: check that both sides are weightcast endpoints of the same release");
   }
   if (!header.ok() || rest.size() - kHeader < size) return std::optional<Message>();
   Message message{static_cast<MessageType>(type), std::string(rest.substr(kHeader, size))};

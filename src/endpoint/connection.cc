@@ -79,13 +79,14 @@ void Connection::State::Start() {
 void Connection::State::End(Status reason) {
   if (std::exchange(ended_, true)) return;
   const auto keep = shared_from_this();
+  reason = WithSameRelease(reason);  // Wherever it is read.
   view_.SetEnd(reason);
   core_->timers().Cancel(beat_);
   core_->timers().Cancel(choice_limit_);
   core_->timers().Cancel(grace_);
   core_->sockets().Forget(socket_key_);
   // It may be broken: then the peer learns of it in its own way.
-  if (channel_.Send({MessageType::kShutdown, endpoint::EncodeOutcome(WithSameRelease(reason))}).ok()) {
+  if (channel_.Send({MessageType::kShutdown, endpoint::EncodeOutcome(reason)}).ok()) {
     core_->lingering().Add(std::move(channel_), /*proven=*/true);
   }
   sender_.EndAll(reason);
@@ -94,7 +95,7 @@ void Connection::State::End(Status reason) {
   paths_.Close();
   if (link_.transport == nullptr) grants_.OnLinkClosed();
   core_->connections().OnEnded(keep, reason);
-  if (!view_.was_ready()) core_->connector().OnLost(view_.peer().identity.incarnation, reason);
+  if (!view_.was_ready()) core_->connector().OnLost(view_.peer().identity.incarnation, view_.status());
 }
 
 // --- Control channel ---------------------------------------------------------------------------

@@ -42,7 +42,8 @@ Status Connection::status() const { return state_->view().status(); }
 void Connection::Close() {
   State& connection = *state_;
   if (connection.core()->forked()) return;
-  const Status closed(Code::kCancelled, "this process closed the connection; connect again to go on");
+  const Status closed = Error(Code::kCancelled, ToString(connection.core()->self()),
+                              " closed the connection; connect again to go on");  // The peer reads it, too.
   connection.view().SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
   endpoint::SubmitNow(connection.core()->progress(), [state = state_, closed] { state->End(closed); });
 }
@@ -55,33 +56,33 @@ void Connection::Close() {
 Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
   State& connection = *state_;
   WC_RETURN_IF_ERROR(connection.CheckUsable());
-  WC_ASSIGN_OR_RETURN(const auto region, endpoint::ParseDescriptor(descriptor));
-  if (region.name.owner != peer().incarnation) {
-    return Error(Code::kInvalidArgument, "the region is of another process (incarnation ", region.name.owner,
-                 ") than ", connection.view().peer().label, " (incarnation ", peer().incarnation,
-                 "); if that process has restarted, import its new region");
-  }
+  const std::string& label = connection.view().peer().label;
+  const auto refused = [&label](const Status& why) {
+    return Error(why.code(), "cannot import a region of ", label, ": ", why.message());
+  };
+  const auto region = endpoint::ParseDescriptor(descriptor);
+  if (!region.ok()) return refused(region.status());
+  if (region->name.owner != peer().incarnation)
+    return Error(Code::kInvalidArgument, "the region is of another process (incarnation ", region->name.owner,
+                 ") than ", label, " (incarnation ", peer().incarnation,
+                 "); import it on a connection to its owner, or, if that process has restarted, its new one");
   const std::string name = connection.view().transport_name();
-  for (const endpoint::RegionKey& key : region.keys) {
+  for (const endpoint::RegionKey& key : region->keys) {
     if (key.transport != name) continue;
     const auto handle = connection.core()->links().Import(*connection.link().transport, connection.link().id,
-                                                          region.name, region.registered, key.key);
-    if (!handle.ok())
-      return Error(handle.status().code(), "cannot import a region of ", connection.view().peer().label, ": ",
-                   handle.status().message());
+                                                          region->name, region->registered, key.key);
+    if (!handle.ok()) return refused(handle.status());
     return connection.imports().Add({.handle = *handle,
-                                     .offset = region.offset,
-                                     .length = region.length,
-                                     .access = region.access,
-                                     .kind = region.kind});
+                                     .offset = region->offset,
+                                     .length = region->length,
+                                     .access = region->access,
+                                     .kind = region->kind});
   }
-  if (region.kind == MemoryKind::kDevice) {
-    return Error(Code::kUnavailable, "the region is device memory of ", connection.view().peer().label,
-                 ", which ", name,
+  if (region->kind == MemoryKind::kDevice)
+    return Error(Code::kUnavailable, "the region is device memory of ", label, ", which ", name,
                  " does not move; let the peer use host memory, or allow it another transport");
-  }
-  return Error(Code::kUnavailable, connection.view().peer().label, " has not registered this region with ",
-               name, "; allow the same transports on both sides (setting transport)");
+  return Error(Code::kUnavailable, label, " has not registered this region with ", name,
+               "; allow the same transports on both sides (setting transport)");
 }
 
 void Connection::Release(const RemoteRegion& region) { state_->imports().Remove(region); }

@@ -54,8 +54,10 @@ void ConnectionView::SetEnd(const Status& reason) {
   const std::lock_guard lock(mutex_);
   if (!status_.ok()) return;
   const bool broken = reason.code() == Code::kProtocol;
-  status_ =
-      WithSameRelease(Error(reason.code(), peer_.label, broken ? kBrokeProtocol : ": ", reason.message()));
+  const bool named = reason.message().find(peer_.label) != std::string::npos;
+  status_ = named ? reason
+                  : WithSameRelease(
+                        Error(reason.code(), peer_.label, broken ? kBrokeProtocol : ": ", reason.message()));
   ok_.store(false, std::memory_order_release);
 }
 

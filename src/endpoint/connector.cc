@@ -88,8 +88,8 @@ void Connector::GiveUp(const Call& call) {
   for (const std::string& error : call->errors) errors += StrCat("; ", error);
   Resolve(call,
           Error(Code::kTimedOut, "no connection to ", Named(call->expected), addresses,
-                " within the timeout of this call; check that it runs, its address and "
-                "the firewall",
+                " within the timeout (of this call, or setting connect_timeout); check that it runs, "
+                "its address and the firewall",
                 errors),
           nullptr);
 }

@@ -166,7 +166,7 @@ void Core::Shutdown() {
     handshakes_->Stop();
     for (const auto& connection : connections_->All())
       connection->End(
-          Error(Code::kCancelled, ToString(self()), " closed its endpoint; go on with a new one"));
+          Error(Code::kCancelled, ToString(self()), " closed its endpoint; make a new one there to go on"));
     regions_.CloseAll();
     CheckFenced();
   });

@@ -25,11 +25,14 @@ std::string_view Raw(std::span<const std::byte> bytes) {
 /// For messages: the identity as the peer claims it, fit to be printed.
 std::string Claimed(const Identity& identity) { return Printable(ToString(identity), 200); }
 
-std::string_view Missing(Key::Of of) {
-  return of == Key::Of::kJob
-             ? "the peer does not know the job token; check WEIGHTCAST_TOKEN_FILE on both sides"
-             : "the peer does not have the key that the controller gives to this pair with its plan; it may "
-               "be another process than it claims to be: check what runs at its address";
+/// Read on both sides.
+Status Missing(Key::Of of, const std::string& who, const std::string& other) {
+  if (of == Key::Of::kJob)
+    return Error(Code::kPermission, who, " does not know the job token of ", other,
+                 "; check WEIGHTCAST_TOKEN_FILE on both sides");
+  return Error(Code::kPermission, who, " does not have the key that the controller gives to it and ", other,
+               " with their plan; it may be another process than it claims to be: check what runs at its "
+               "address");
 }
 
 }  // namespace
@@ -66,12 +69,12 @@ Result<Hello> ParseHello(std::string_view payload) {
   uint64_t lease = 0;
   in.Get(hello.chunk, lease, hello.nonce);
   if (!in.AtEnd() || hello.identity.incarnation == 0)
-    return Status(Code::kProtocol,
-                  "the hello is malformed; run the same release of weightcast on both sides");
+    return Error(Code::kProtocol, "the first message (hello) is malformed", kSameRelease);
   if (hello.chunk < kMinChunk || hello.chunk > kMaxChunk || lease == 0 ||
       lease > static_cast<uint64_t>(kMaxLease.count())) {
-    return Error(Code::kProtocol, "in the hello, chunk (", hello.chunk, " bytes) or lease (", lease,
-                 " ns) is out of range", kSameRelease);
+    return Error(Code::kProtocol, "the first message (hello) has chunk ", hello.chunk, " and lease ", lease,
+                 " ns; they must be in [", kMinChunk, ", ", kMaxChunk, "] and [1, ", kMaxLease.count(), "]",
+                 kSameRelease);
   }
   hello.lease = Duration(lease);
   return hello;
@@ -110,9 +113,7 @@ std::vector<Message> Handshaker::OnMessage(const Message& message) {
   if (state_ == State::kGreeting) {
     return Fail({Code::kProtocol, "the other side is not a weightcast endpoint; check what runs there"});
   }
-  return Fail(
-      {Code::kProtocol,
-       "a handshake message came in the wrong order; run the same release of weightcast on both sides"});
+  return Fail(Error(Code::kProtocol, "a handshake message came in the wrong order", kSameRelease));
 }
 
 std::vector<Message> Handshaker::OnHello(const Message& message) {
@@ -140,11 +141,12 @@ Status Handshaker::CheckPeer() const {
   if (role_ == Role::kInitiator && !Matches(expected_, peer)) {
     const bool restarted =
         Matches({expected_.job, expected_.role, expected_.engine, expected_.rank, 0}, peer);
-    return {Code::kUnavailable,
-            restarted ? StrCat(Claimed(peer), " has restarted: expected incarnation ", expected_.incarnation,
-                               ", found ", peer.incarnation, "; connect to the new one")
-                      : StrCat("expected ", ToString(expected_), " but ", Claimed(peer),
-                               " answers; check the address")};
+    if (!restarted)
+      return Error(Code::kUnavailable, "expected ", ToString(expected_), " but ", Claimed(peer),
+                   " answers; check the address");
+    return Error(Code::kUnavailable, Claimed(peer), " has restarted: expected incarnation ",
+                 expected_.incarnation, ", found ", peer.incarnation,
+                 "; check where the new process listens and connect to it (an update: publish again)");
   }
   return Status::Ok();
 }
@@ -153,12 +155,10 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
   const Role peer_role = role_ == Role::kInitiator ? Role::kResponder : Role::kInitiator;
   Digest proof{};
   if (message.payload.size() != proof.size())
-    return Fail(
-        {Code::kProtocol, "the proof is malformed; run the same release of weightcast on both sides"});
+    return Fail(Error(Code::kProtocol, "the proof is malformed", kSameRelease));
   std::memcpy(proof.data(), message.payload.data(), proof.size());
   if (!SameDigest(proof, ProofOf(peer_role))) {
-    return Fail(Error(Code::kPermission, Claimed(peer_->identity), " and ", Claimed(mine_.identity), ": ",
-                      Missing(key_.of)));
+    return Fail(Missing(key_.of, Claimed(peer_->identity), Claimed(mine_.identity)));
   }
   state_ = State::kProven;
   if (role_ == Role::kInitiator) return {};
@@ -167,23 +167,19 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
 
 std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   auto verdict = ParseOutcome(message.payload);
-  if (!verdict)
-    return Fail(
-        {Code::kProtocol, "the verdict is malformed; run the same release of weightcast on both sides"});
+  if (!verdict) return Fail(Error(Code::kProtocol, "the verdict is malformed", kSameRelease));
   if (!verdict->ok()) {
     // Anyone can say it; who has proven nothing must not make a caller wait.
     superseded_ = state_ == State::kProven && verdict->code() == Code::kCancelled;
     state_ = State::kFailed;
-    failure_ = std::move(*verdict);
+    failure_ = Error(verdict->code(), "it refuses this process: ", verdict->message());
     return {};
   }
   // Accepted without having been asked, or twice.
   const bool in_turn =
       state_ == State::kProven && !peer_accepted_ && (role_ == Role::kInitiator || accepted_);
   if (!in_turn)
-    return Fail(
-        {Code::kProtocol,
-         "a handshake verdict came in the wrong order; run the same release of weightcast on both sides"});
+    return Fail(Error(Code::kProtocol, "a handshake verdict came in the wrong order", kSameRelease));
   peer_accepted_ = true;
   if (accepted_) state_ = State::kAccepted;
   return {};

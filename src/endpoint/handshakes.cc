@@ -36,7 +36,7 @@ void Handshakes::Stop() {
 void Handshakes::Accept(UniqueFd fd) {
   auto address = PeerAddressOf(fd.get());
   if (!address.ok()) return;  // Gone already.
-  if (half_open_.full()) MakeRoom();
+  if (half_open_.full()) MakeRoom(StrCat("too many half-open handshakes (at most ", HalfOpen::Most(), ")"));
   TuneTcp(fd.get(), context_.options.settings.lease);
   Attempt& attempt = NewAttempt(Role::kResponder, std::move(fd), *address, nullptr);
   half_open_.Add(attempt.id);
@@ -45,12 +45,12 @@ void Handshakes::Accept(UniqueFd fd) {
   Read(attempt.id);
 }
 
-bool Handshakes::MakeRoom() {
+bool Handshakes::MakeRoom(std::string_view why) {
   if (half_open_.empty()) return false;
   Attempt& attempt = *Find(half_open_.Victim());
   LogRefusal(attempt,
-             Error(Code::kExhausted, "too many half-open handshakes (at most ", HalfOpen::Most(),
-                   "); if these are processes of your job, raise the limit of open files (ulimit -n)"));
+             Error(Code::kExhausted, why,
+                   "; if these are processes of your job, raise the limit of open files (ulimit -n)"));
   Erase(attempt, /*linger=*/false);
   return true;
 }
@@ -97,9 +97,10 @@ Handshakes::Attempt& Handshakes::NewAttempt(Role role, UniqueFd fd, const Socket
   const Duration most = context_.options.settings.connect_timeout;
   attempt.limit = context_.timers.Add(In(most), [this, id, most] {
     if (Attempt* late = Find(id)) {
-      Fail(*late,
-           Error(Code::kTimedOut, "no handshake within ", Seconds(most),
-                 " s (setting connect_timeout); check that a weightcast endpoint runs at that address"));
+      Fail(*late, Error(Code::kTimedOut, "no handshake within ", Seconds(most),
+                        " s (setting connect_timeout); check ",
+                        late->call != nullptr ? "that a weightcast endpoint runs at that address"
+                                              : "what connects from there"));
     }
   });
   return attempt;

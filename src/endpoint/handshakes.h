@@ -37,8 +37,8 @@ class Handshakes {
 
   /// A peer has connected.
   void Accept(UniqueFd fd);
-  /// Descriptors have run out: closes one that has proven nothing. False: there is none.
-  bool MakeRoom();
+  /// Closes one that has proven nothing, and logs `why`. False: there is none.
+  bool MakeRoom(std::string_view why);
 
   /// An attempt for a caller.
   Status Start(const Connector::Call& call, const SocketAddress& address);

@@ -117,8 +117,8 @@ void Sender::OnDeadline() {
       continue;
     }
     End(transfer, Error(Code::kTimedOut, transfer.done, " of ", transfer.chunks,
-                        " chunks of the transfer were done by its deadline; check that the "
-                        "peer runs, or set a later deadline"));
+                        " chunks of the transfer were done in time; check that the peer runs, or give "
+                        "it longer (the timeout of this call, or setting timeout)"));
   }
   if (next_deadline_ == TimePoint::max()) return;
   deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });

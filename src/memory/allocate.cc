@@ -79,7 +79,7 @@ class MemfdBuffer final : public SharedBuffer {
   size_t mapped_;
 };
 
-constexpr std::string_view kSmaller = "; use smaller buffers, or raise the limits of memory and open files";
+constexpr std::string_view kSmaller = "; ask for less, or raise the limits of memory and open files";
 constexpr std::string_view kNoSeals = "; let kernel and sandbox seal files of memfd_create";
 
 Status TooMuch(size_t bytes, std::string_view why) {
@@ -108,7 +108,8 @@ Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) {
   // The reserve below would find a host's end by itself, but at the limit of a control group it wakes
   // the kernel's OOM killer instead of failing.
   if (const uint64_t available = AvailableMemory(); mapped > available) {
-    return TooMuch(bytes, StrCat(HumanBytes(static_cast<double>(available)), " are free here", kSmaller));
+    return TooMuch(bytes,
+                   StrCat("only ", HumanBytes(double(available)), " are free to this process", kSmaller));
   }
   UniqueFd fd(memfd_create("weightcast", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return TooMuch(bytes, StrCat("memfd_create: ", ErrnoText(errno), kSmaller));

@@ -13,7 +13,8 @@ namespace {
 
 Status Admit(const Identity& peer) {
   if (peer.role == kRole) return Status::Ok();
-  return Error(Code::kPermission, ToString(peer), " is not a weightcast.p2p endpoint; check the address");
+  return Error(Code::kPermission, ToString(peer),
+               " is not a weightcast.p2p endpoint; check the address that was connected to");
 }
 
 EndpointOptions EndpointOptionsOf(const EngineOptions& options) {
@@ -44,7 +45,7 @@ constexpr Duration kMoment = std::chrono::milliseconds(1);
 
 Status NoSuchOperation(uint64_t number) {
   return Error(Code::kInvalidArgument, "there is no operation ", number,
-               ", or its end was reported already; give a number that a call returned");
+               ", or its end was reported already; wait for each number that a call returned once only");
 }
 
 Status CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
@@ -212,8 +213,8 @@ Status Engine::Deregister(uint64_t id) {
                    " any more, or at all; give the id of one that is");
     memory = found->second;
     memories_.Drop(*memory);
-    const Status reason =
-        Error(Code::kCancelled, "this process deregistered memory ", id, "; register it again to go on");
+    const Status reason = Error(Code::kCancelled, "memory ", id, " of the p2p endpoint of rank ",
+                                options_.rank, " was deregistered; register it again to go on");
     const auto all = s_.operations;
     for (const auto& [number, operation] : all) {
       const auto& parts = operation->parts;

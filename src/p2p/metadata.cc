@@ -74,7 +74,7 @@ Result<EngineMetadata> ParseMetadata(std::string_view bytes) {
   while (reader.rest().size() >= sizeof(uint32_t)) {  // Zeros fill the rest: an empty one is the end.
     const std::string_view address = reader.GetString(kMaxAddress);
     if (address.empty()) break;
-    WC_RETURN_IF_ERROR(ParseHostPort(address).status());
+    if (!ParseHostPort(address).ok()) metadata.incarnation = 0;  // Refused below.
     metadata.addresses.emplace_back(address);
   }
   if (!reader.ok() || metadata.incarnation == 0 || metadata.addresses.empty())
@@ -123,8 +123,9 @@ Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
                   "else; run the same release on both sides, and pass on all bytes unchanged");
   std::vector<Advert> adverts;
   for (uint32_t i = 0; i < count; ++i) {
-    WC_ASSIGN_OR_RETURN(const Advert advert, ParseAdvert(reader.GetRaw(Advert::kBytes)));
-    adverts.push_back(advert);
+    const auto advert = ParseAdvert(reader.GetRaw(Advert::kBytes));
+    if (!advert.ok()) return Error(advert.status().code(), "descriptor ", i, ": ", advert.status().message());
+    adverts.push_back(*advert);
   }
   return adverts;
 }

@@ -221,7 +221,8 @@ void Operations::Launch(const OperationPtr& operation) {
   }
   options.on_end = [this, operation](const Status& outcome) { OnTransferEnd(*operation, outcome); };
   const auto pieces = PiecesOf(*operation, peer);
-  if (!pieces.ok()) return fail(pieces.status());
+  if (!pieces.ok())
+    return fail(Error(pieces.status().code(), "memory of ", NameOf(peer), ": ", pieces.status().message()));
   auto transfer = operation->kind == OperationKind::kRead
                       ? peer.connection.Read(*pieces, std::move(options))
                       : peer.connection.Write(*pieces, std::move(options));

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/poller.h"
 #include "base/socket.h"
 #include "base/strings.h"
@@ -33,7 +34,7 @@ class Client final : public ClientStream {
 
   Status Connect(Target target) override {
     if (active())
-      return {Code::kInvalidArgument, "a stream to the controller is open already; close it first"};
+      return Error(Code::kInvalidArgument, "a stream to the controller is open already", kReportBug);
     WC_ASSIGN_OR_RETURN(const HostPort place, ParseHostPort(target.address));
     WC_ASSIGN_OR_RETURN(ClientKeys keys, ClientKeysOf(target.token, target.purpose, target.version));
     lease_ = target.lease;
@@ -48,7 +49,7 @@ class Client final : public ClientStream {
 
   Status Send(std::string_view body) override {
     if (connection_ == nullptr || closing_)
-      return {Code::kCancelled, "no stream to the controller is open; connect first"};
+      return {Code::kCancelled, "the other side has ended the stream; see its log, and connect again"};
     Status status = connection_->Queue(FrameKind::kData, body);
     if (status.code() == Code::kExhausted) failure_ = status;
     return status;

@@ -115,9 +115,7 @@ void Connector::TakeAddresses() {
   auto found = resolver_.Take();
   if (!found) return;
   resolving_ = false;
-  if (!found->ok())
-    return Failed(Error(found->status().code(), found->status().message(),
-                        "; check the controller's address and the name servers"));
+  if (!found->ok()) return Failed(found->status());
   ConnectAll(std::move(**found));
 }
 

@@ -35,8 +35,10 @@ Status ExplainAlert(int alert, std::string_view address) {
 }  // namespace
 
 Status ExplainConnect(const Status& why) {
-  if (why.code() != Code::kUnavailable) return why;
-  return Error(why.code(), why.message(), "; check that the controller runs, the address and the firewall");
+  const size_t advice = why.message().find("; check ");
+  if (why.code() != Code::kUnavailable || advice == std::string::npos) return why;
+  return Error(why.code(), why.message().substr(0, advice),
+               "; check that the controller runs, the address and the firewall");
 }
 
 Status ExplainImpostor(std::string_view address, std::string_view why) {
@@ -63,8 +65,8 @@ Status ExplainHandshake(const Connection& connection, std::string_view address) 
   }
   if (connection.opening().empty() && connection.end().code() == Code::kUnavailable)
     return Error(Code::kUnavailable, "what listens at ", address,
-                 " ended the connection without a reason (a controller that is ending, one of an older "
-                 "release, or another program); check the address, and ",
+                 " ended the connection without a reason (it is ending, is of an older release, or is "
+                 "another program); check the address, and ",
                  kSameVersion);
   return {connection.end().ok() ? Code::kUnavailable : connection.end().code(),
           StrCat("the handshake with the controller at ", address, " broke off: ",

@@ -156,9 +156,10 @@ void Handshakes::Continue(uint64_t id) {
 bool Handshakes::Advance(UnderWay& one) {
   one.connection->Read();
   const bool established = one.connection->tls().established();
-  if (established || (one.connection->end().ok() && one.connection->Flush().ok())) return true;
-  LogRefused(one.peer, StrCat("it does not have the key of ", MemberText(one.member), ", or left: ",
-                              one.connection->end().message(), "; give that process a token of this job"));
+  Status why = one.connection->end();
+  if (!established && why.ok()) why = one.connection->Flush();
+  if (established || why.ok()) return true;
+  LogRefused(one.peer, StrCat("its handshake as ", MemberText(one.member), " broke off: ", why.message()));
   return false;
 }
 

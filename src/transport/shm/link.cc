@@ -231,8 +231,9 @@ void Link::HangUp() {
 
 void Link::Down(const Status& status) {
   const std::string peer = link_.PeerName();
-  Status reason = BrokeProtocol(StrCat("the peer (", peer, ")"), status);
-  if (reason.message().find(peer) == std::string::npos)
+  const bool met = link_.pid > 0 || link_.sender;  // Before, its pid is not known, wherever it runs.
+  Status reason = BrokeProtocol(met ? StrCat("the peer (", peer, ")") : std::string("the peer"), status);
+  if (met && reason.message().find(peer) == std::string::npos)
     reason = Error(reason.code(), reason.message(), " (the peer is ", peer, ")");
   const bool was_ready = link_.state == State::kReady || link_.state == State::kHungUp;
   // What the peer had put into our inbox before it went is complete: its bytes landed before.

@@ -71,7 +71,7 @@ Result<SharedPages> CreateShared(size_t size, bool read_only_for_peers) {
   // Reserving finds the host's end by itself, but at a control group's limit it wakes the OOM killer.
   if (const uint64_t available = AvailableMemory(); size > available) {
     return TooMuch(size,
-                   StrCat("only ", HumanBytes(static_cast<double>(available)), " are free here", kMakeRoom));
+                   StrCat("only ", HumanBytes(double(available)), " are free to this process", kMakeRoom));
   }
   SharedPages pages;
   pages.fd = UniqueFd(memfd_create("weightcast-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));

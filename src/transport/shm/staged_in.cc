@@ -42,8 +42,7 @@ bool StagedIn::Locate(uint64_t position, uint64_t length) const {
 }
 
 Status StagedIn::Add(Arrival arrival, bool bytes) {
-  if (arrivals_.full())
-    return {Code::kProtocol, "it has more staged pieces in flight than setting window allows"};
+  if (arrivals_.full()) return Error(Code::kProtocol, "it has more than ", kMost, " staged pieces in flight");
   if (bytes) {
     if (!Locate(arrival.record.position, arrival.record.length)) {
       return {Code::kProtocol, "it wrote outside the staging ring"};

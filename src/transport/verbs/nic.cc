@@ -43,7 +43,7 @@ Status Nic::Init(ibv_device* device) {
       std::min({kReceives, static_cast<uint32_t>(std::max(limits.max_srq_wr, 0)), entries / 2});
   if (posted == 0) {
     return Error(Code::kUnavailable, device_.name(), ": its queues are too short: ", limits.max_srq_wr,
-                 " receives, ", entries, " completions; leave that NIC out in setting nics");
+                 " receives, ", entries, " completions (1 and 2 are needed); leave it out in setting nics");
   }
   WC_RETURN_IF_ERROR(domain_.Create());
   WC_RETURN_IF_ERROR(completions_.Create(entries));

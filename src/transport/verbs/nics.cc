@@ -63,10 +63,11 @@ Result<std::vector<std::unique_ptr<Nic>>> OpenNics(const std::shared_ptr<Ibverbs
   if (seen.empty())
     return Status(Code::kUnavailable,
                   "this machine has no RDMA device that libibverbs knows; ibv_devices must list one");
-  return Status(Code::kUnavailable, wish.everything()
-                                        ? StrCat("none of the RDMA devices ", seen, " can be used", refused)
-                                        : StrCat("the setting nics, ", settings.nics,
-                                                 ", must be corrected: it leaves none of ", seen, refused));
+  if (refused.empty() && !wish.everything())
+    return Error(Code::kUnavailable, "the setting nics, ", settings.nics,
+                 ", must be corrected: it leaves none of ", seen);
+  return Error(Code::kUnavailable, "none of the RDMA devices ", seen,
+               wish.everything() ? "" : " that setting nics allows", " can be used", refused);
 }
 
 }  // namespace weightcast::transport::verbs

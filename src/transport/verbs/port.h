@@ -42,7 +42,7 @@ class Port {
   const uint8_t number_;
   const std::string gid_setting_;
   const std::string pkey_setting_;
-  Status why_down_{Code::kUnavailable, "it was not asked yet"};
+  Status why_down_{Code::kUnavailable, "the RDMA port was not asked yet; please report this as a bug"};
   Address address_;
   uint8_t gid_index_ = 0;
   uint16_t pkey_index_ = 0;

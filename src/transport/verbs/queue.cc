@@ -68,7 +68,7 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   made->psn_ = static_cast<uint32_t>(RandomId()) & 0xffffff;
   if (made->inline_bytes_ < kInline.back()) {
     return Error(Code::kUnavailable, device.name(), " sends only ", made->inline_bytes_,
-                 " bytes inline, too few; leave that NIC out in setting nics");
+                 " bytes inline, of at least ", kInline.back(), "; leave that NIC out in setting nics");
   }
   WC_RETURN_IF_ERROR(made->ToInit());
   return made;

@@ -186,8 +186,8 @@ void QueuePairs::EndQueue(uint32_t queue, const Status& reason) {
   if (pair.stage == Stage::kEnding || pair.stage == Stage::kOver) return;
   last_reason_ = WithSameRelease(reason).message();
   pair.stage = Stage::kEnding;
-  WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", rails_.NicOf(pair.rail).device().name(),
-         " ends: ", reason.message());
+  WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", rails_.NicOf(pair.rail).device().name(), " to ",
+         ToString(rails_.PeerOf(pair.rail)), " ends: ", last_reason_);
   destroying_ = queue;
   DestroyQueue(queue, reason);
   destroying_.reset();

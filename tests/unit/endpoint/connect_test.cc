@@ -135,7 +135,8 @@ TEST_F(ConnectTest, AWrongTokenIsRefusedOnBothSides) {
   const Status status = a.Connect(b).status();
   EXPECT_EQ(status.code(), Code::kPermission);
   EXPECT_THAT(status.message(), HasSubstr("trainer 0"));
-  EXPECT_THAT(status.message(), HasSubstr("does not know the job token; check WEIGHTCAST_TOKEN_FILE"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("does not know the job token of trainer 1; check WEIGHTCAST_TOKEN_FILE"));
   EXPECT_EQ(b.accepted(), 0U);
   b.Destroy();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("does not know the job token"));
