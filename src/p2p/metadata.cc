@@ -1,5 +1,6 @@
 #include "p2p/metadata.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/bytes.h"
@@ -74,10 +75,11 @@ Result<EngineMetadata> ParseMetadata(std::string_view bytes) {
   while (reader.rest().size() >= sizeof(uint32_t)) {  // Zeros fill the rest: an empty one is the end.
     const std::string_view address = reader.GetString(kMaxAddress);
     if (address.empty()) break;
-    if (!ParseHostPort(address).ok()) metadata.incarnation = 0;  // Refused below.
     metadata.addresses.emplace_back(address);
   }
-  if (!reader.ok() || metadata.incarnation == 0 || metadata.addresses.empty())
+  const auto wrong = [](const std::string& address) { return !ParseHostPort(address).ok(); };
+  if (!reader.ok() || metadata.incarnation == 0 || metadata.addresses.empty() ||
+      std::ranges::any_of(metadata.addresses, wrong))
     return Status(Code::kInvalidArgument,
                   "an endpoint's metadata has the right checksum, but values that this release never writes; "
                   "run the same release of weightcast on both sides");
