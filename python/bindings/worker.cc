@@ -51,11 +51,12 @@ Part PartOf(PartTuple part) {
   return placed;
 }
 
-LandingMode LandingOf(const std::string& name) {
+LandingMode LandingOf(const std::string& name, const std::string& whose = "") {
   if (name == "in_place") return LandingMode::kInPlace;
   if (name == "shadow") return LandingMode::kShadow;
   if (name == "loader") return LandingMode::kLoader;
-  throw StatusError({Code::kInvalidArgument, "landing is '" + name + "'; allowed: in_place, shadow, loader"});
+  throw StatusError(
+      {Code::kInvalidArgument, whose + "landing is '" + name + "'; allowed: in_place, shadow, loader"});
 }
 
 TensorInfo TensorOf(std::string name, const std::string& dtype, Shape shape, const std::string& whose = "") {
@@ -78,7 +79,7 @@ Shard MakeShard(std::string name, const std::string& dtype, Shape shape, PartTup
   shard.offset = offset;
   shard.strides = std::move(strides);
   shard.declared = declared;
-  if (!landing.empty()) shard.landing = LandingOf(landing);
+  if (!landing.empty()) shard.landing = LandingOf(landing, "tensor " + shard.tensor.name + ": ");
   return shard;
 }
 

@@ -70,7 +70,7 @@ def _part(shard: Shard, shape: tuple[int, ...], box: Landing) -> Shard | None:
     if [box.size[d] for d in kept] != list(shape):
         raise InvalidArgument(
             f"{box.target} has the shape {list(shape)} in its checkpoint, {[box.size[d] for d in kept]} in "
-            f"the module's {box.source}, which cannot be followed; register a Shard of it by that name"
+            f"the module's {box.source}, which cannot be followed; register a dict with a Shard of that name"
         )
     offset = [low[d] - box.offset[d] for d in kept]
     return Shard(array.squeeze(tuple(d for d in range(array.dim()) if d not in kept)), shape, offset)

@@ -95,7 +95,7 @@ class Call:
         self._text, self._layout = f"{what} of {layout.text}", layout
         # One's own first, then those of the ranks after it: so all do not begin at one.
         self._flows = {flow.root: flow for flow in sorted(flows, key=lambda one: (one.root < rank, one.root))}
-        self._deadline = deadline
+        self._begun, self._deadline = time.monotonic(), deadline
 
     def run(self, early: list[tuple[int, Message]]) -> list[tuple[int, Message]]:
         """early: messages that have come before this call. Returns those for later ones."""
@@ -189,7 +189,7 @@ class Call:
         if text != self._text:
             raise InvalidArgument(
                 f"rank {rank} calls {text}, rank {self._rank} {self._text}; "
-                "all ranks must make the same calls in one order"
+                "all ranks must make the same calls in one order, with equal lists of tensors"
             )
         if digest != self._layout.digest:
             raise InvalidArgument(
@@ -212,6 +212,6 @@ class Call:
         elif not flow.has_begun:
             state = f"rank {rank} has not begun the call"
         raise TimedOut(
-            f"{self._text}: rank {self._rank} has waited for rank {rank}: {state}; "
-            f"check that rank {rank} runs, and make a new group with a longer timeout if it is only slow"
+            f"{self._text}: rank {self._rank} has waited for rank {rank} for "
+            f"{time.monotonic() - self._begun:.3g} s: {state}; check that it runs, or give the call more time"
         )

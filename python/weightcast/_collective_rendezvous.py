@@ -171,7 +171,12 @@ def _ask_first(endpoint: Endpoint, me: Member, address: str, deadline: float) ->
     first.notify(json.dumps(me).encode(), left_until(deadline))
     members: list[Member] = []
     while len(members) < me.world_size:
-        said = json.loads(first.take_notice(left_until(deadline)))
+        try:
+            said = json.loads(first.take_notice(left_until(deadline)))
+        except TimedOut:
+            raise TimedOut(
+                f"rank 0 at {address} has not named all ranks in time; check that {me.world_size} ranks run"
+            ) from None
         if isinstance(said, dict):
             raise error_for(said["code"], said["refused"])
         members.append(Member(*said))

@@ -78,12 +78,12 @@ class Stage(Mapping[str, Shard]):
         if missing:
             raise InvalidArgument(
                 f"the iterator ended without {', '.join(sorted(missing)[:5])}; "
-                "yield every tensor that was registered"
+                "yield every tensor that came the first time"
             )
 
     def _otherwise(self, name: str, tensor: torch.Tensor) -> str:
         if name not in self._like:
-            return f"{name} was not there when the stage was made; yield the same tensors each time"
+            return f"{name} was not there the first time; yield the same tensors each time"
         shape, dtype = self._like[name]
         return (
             f"{name} is {tensor.dtype} {list(tensor.shape)} now; it was {dtype} {list(shape)}; "

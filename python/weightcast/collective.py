@@ -197,7 +197,7 @@ class Group:
             )
         try:
             if self._closed is not None:
-                raise Cancelled(f"{what}: the group is closed: {self._closed}; make a new one on all ranks")
+                raise Cancelled(f"{what}: the group is closed; make a new one on all ranks: {self._closed}")
             deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
             self._mesh.forget_lists(self._layouts.forget(), deadline)
             layout = self._layouts.of(tensors)

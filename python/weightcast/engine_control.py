@@ -158,7 +158,7 @@ class EngineControl:
                 self._call(self._admit)
                 self._admitted = True
         except Exception:
-            self._do_drain("the engine could not be resumed")
+            self._do_drain("the engine could not be resumed; its log says why")
             raise
 
     def _do_drain(self, reason: str) -> None:

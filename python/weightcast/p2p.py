@@ -202,7 +202,7 @@ class Endpoint:
             if time.monotonic() >= deadline:
                 raise Unavailable(
                     f"in {self._timeout:g} s no other endpoint of this user on this host had GPU {gpu!r}; "
-                    "start its process, or give the GPU that it was made with"
+                    "start the process that makes it, or give the GPU that it was made with"
                 )
             time.sleep(_BETWEEN_LOOKS)
         return self._engine.connect_to(found, isinstance(gpu, numbers.Integral), self._timeout)

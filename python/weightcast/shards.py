@@ -141,7 +141,7 @@ def _view_numpy(name: str, value: Any) -> _View:
 def _safetensors_name(tensor: str, kind: str) -> str:
     found = _NUMPY_NAMES.get(kind)
     if found is None or not _core.is_dtype(found):
-        raise InvalidArgument(f"{tensor}: unknown dtype {kind}; known: {', '.join(sorted(_NUMPY_NAMES))}")
+        raise InvalidArgument(f"{tensor}: unknown dtype {kind}; use one of {', '.join(sorted(_NUMPY_NAMES))}")
     return found
 
 

@@ -157,7 +157,7 @@ class _Switch:
             self._call(version)
         except BaseException as error:
             self.raised = error
-            return f"on_switch raised {type(error).__name__}: {error}"
+            return f"on_switch raised {type(error).__name__}: {error}; correct that"
         return ""
 
 

@@ -274,7 +274,7 @@ def until_it_fails(rank: int, world: int, address: str, transport: str, ready, s
             group.broadcast(array, 0)
     except wc.Error as error:
         now = time.monotonic()
-        with pytest.raises(wc.Cancelled, match="the group is closed: "):
+        with pytest.raises(wc.Cancelled, match="the group is closed; make a new one on all ranks: "):
             group.broadcast(array, 0)
         return type(error).__name__, str(error), now
 

@@ -184,7 +184,7 @@ def test_one_that_comes_while_the_run_ends_hears_so(queue):
         stranger.send(pack({"type": "hello", "name": "a", "role": "inference", "nonce": new_nonce()}))
         hear(stranger, "challenge")
         queue.end()
-        assert hear(stranger, "refused")["reason"] == "the run has ended"
+        assert hear(stranger, "refused")["reason"] == "the run has ended; start this process with the next"
 
 
 # --- The client's side
@@ -229,7 +229,7 @@ def test_a_queue_that_does_not_go_on_is_not_waited_for(answers):
 @pytest.mark.parametrize(
     ("answers", "error", "words"),
     [
-        ([pack({"type": "welcome", **CLOCK})], wc.ProtocolError, "sends no challenge"),
+        ([pack({"type": "welcome", **CLOCK})], wc.ProtocolError, "sent type 'welcome', not 'challenge'"),
         ([pack({"type": "challenge", "nonce": b"short"})], wc.ProtocolError, "no nonce"),
         ([b"nonsense"], wc.ProtocolError, "message"),
         ([CHALLENGE, pack({"type": "welcome", **CLOCK})], wc.InvalidArgument, "not this run's rollout queue"),

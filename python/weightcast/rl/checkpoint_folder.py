@@ -85,7 +85,8 @@ def find(path: str | pathlib.Path) -> pathlib.Path:
 def check_new(folder: str | pathlib.Path) -> None:
     """`InvalidArgument` if a new run would write its checkpoints among those of another."""
     if found := latest(folder):
-        raise InvalidArgument(f"--checkpoint_dir {folder} has {found.name}; --resume it, or name another")
+        what = f"--checkpoint_dir {folder} has {found.name} of a run"
+        raise InvalidArgument(f"{what}; add --resume to go on with it, or name another folder")
 
 
 def check(path: str | pathlib.Path, options: Mapping[str, Any] | None = None) -> Complete:
@@ -140,7 +141,7 @@ def finish(path: pathlib.Path, complete: Complete, keep: int) -> None:
     missing = [rank for rank in range(complete.world_size) if str(rank) not in parts]
     if missing:
         raise Error(
-            f"checkpoint {path} has no files of trainer {missing[0]}; trainers must share --checkpoint_dir"
+            f"checkpoint {path} has no files of trainer {missing[0]}; give a --checkpoint_dir that they share"
         )
     files = {one.name: one.stat().st_size for one in sorted(path.iterdir())}
     synchronise(path)

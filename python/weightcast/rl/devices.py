@@ -53,7 +53,7 @@ def _gpu(options: Options, role: str, number: int, of: int, behind: int = 0) -> 
     named = [int(one) for one in text.split(",") if one]
     if named and len(named) < of:
         raise InvalidArgument(
-            f"--{name} {text} names {len(named)}, and this host has {of} {role}s: "
+            f"--{name} {text} names {len(named)} GPUs, and this host has {of} {role}s: "
             "name one for each, and the same several times where they share it"
         )
     gpu = named[number] if named else behind + number

@@ -29,6 +29,7 @@ from transformers import (
 from .. import InvalidArgument
 
 _HUB_SECONDS = 10.0  # For the hub's first answer.
+_RIGHT = "correct that, or take another model (--model_name)"
 _PATTERNS = ["*.json", "*.safetensors", "merges.txt"]
 
 
@@ -218,7 +219,7 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
                 output_loading_info=True,
             )
     except Exception as error:  # transformers, safetensors and json raise many kinds.
-        raise InvalidArgument(f"{folder} cannot be loaded: {_one_line(error)}; write it again") from error
+        raise InvalidArgument(f"{folder} cannot be loaded: {_one_line(error)}; {_RIGHT}") from error
     model, found = both
     _check_whole(found, folder)
     return Loaded(_ready(model), _folder_tokenizer(folder, model.config.vocab_size), "folder")
@@ -262,8 +263,7 @@ def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:
             raise InvalidArgument(f"{folder}: {error}") from None
         except Exception as error:
             raise InvalidArgument(
-                f"the tokenizer of {folder} cannot be loaded: {_one_line(error)}; "
-                "write it again with save_pretrained"
+                f"the tokenizer of {folder} cannot be loaded: {_one_line(error)}; {_RIGHT}"
             ) from error
     if tokenizer.size > vocabulary:
         raise InvalidArgument(

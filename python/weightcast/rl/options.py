@@ -224,7 +224,7 @@ class Options:
             f"{self.num_inference} engines x --rollouts_per_gpu {self.rollouts_per_gpu} are fewer prompts "
             f"than {self.num_training} trainers; raise --rollouts_per_gpu",
         )
-        _require(self.digits <= 10, f"--digits is {self.digits}; there are 10 different ones to sort")
+        _require(self.digits <= 10, f"--digits is {self.digits}; it must be at most 10: no more differ")
         _require(
             self.algorithm != "grpo" or self.samples > 1,
             "--algorithm grpo compares samples of one prompt: --samples_per_prompt must be at least 2",
@@ -234,8 +234,8 @@ class Options:
         """By which weights reach engines, and where the processes find each other."""
         _require(
             self.num_shards == 1,
-            f"--num_shards {self.num_shards}: an engine of this loop is one process, which holds the whole "
-            "model; engines of several ranks are vLLM's or SGLang's (docs/adapters.md)",
+            f"--num_shards is {self.num_shards}; it must be 1: an engine of this loop is one process, which "
+            "holds the whole model; engines of several ranks are vLLM's or SGLang's (docs/adapters.md)",
         )
         _require(
             self.mode == "sync" or self.sync in ("p2p", "none"),
@@ -267,7 +267,7 @@ class Options:
                 value == "" or all(one.isdecimal() for one in value.split(",")),
                 f"--{name} is {value!r}; give numbers of GPUs, as 0,1",
             )
-            _require(value == "" or self.on_gpu, f"--{name} names GPUs, and --device cpu uses none")
+            _require(value == "" or self.on_gpu, f"--{name} names GPUs, --device cpu uses none; drop one")
         _require(
             self.on_gpu or self.backend != "nccl",
             "--backend nccl moves what lies on GPUs: add --device cuda, or use --backend gloo",
@@ -357,7 +357,8 @@ def _from_file(file: str) -> dict[str, Any]:
         elif kind is float and type(value) is int:
             values[name] = float(value)
         else:
-            _require(type(value) is kind, f"--config {file}: {name} is {value!r}, no {kind.__name__}")
+            said = f"--config {file}: {name} is {value!r}; it must be of type {kind.__name__}"
+            _require(type(value) is kind, said)
     return values
 
 

@@ -36,6 +36,7 @@ class RolloutClient:
     def __init__(self, address: str, *, name: str, role: str, lease: float, timeout: float) -> None:
         """Raises TimedOut when nobody answers there, InvalidArgument when the queue refuses us."""
         self._lease, self._address, self._token = lease, address, job_token()[0]
+        self._queue = f"the rollout queue {address}"
         self._orders: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
         self._failure: Exception | None = None
         self._sending = threading.Lock()
@@ -73,15 +74,14 @@ class RolloutClient:
         raise self._nobody()
 
     def _nobody(self) -> TimedOut:
-        return TimedOut(
-            f"no answer from the rollout queue {self._address} within --timeout; does trainer 0 run there?"
-        )
+        return TimedOut(f"no answer from {self._queue} within --timeout; check that trainer 0 runs there")
 
     def _introduce(self, name: str, role: str, deadline: float) -> Clock:
         """Each side proves its job token to the other. Returns a clock that counts like trainer 0's."""
         nonce = protocol.new_nonce()
         self._send(type="hello", name=name, role=role, nonce=nonce)
-        handshake = Handshake(name, role, nonce, protocol.nonce_of(self._answer("challenge", deadline)))
+        theirs = protocol.nonce_of(self._answer("challenge", deadline), self._queue)
+        handshake = Handshake(name, role, nonce, theirs)
         # Not from the hello on: that may have waited for the queue to be opened.
         sent = Clock.reading()
         self._send(type="proof", proof=handshake.proof(self._token, "client"))
@@ -101,7 +101,8 @@ class RolloutClient:
         if message is None:
             raise self._nobody()
         if message["type"] != kind:
-            raise other_release(f"the rollout queue {self._address} sends no {kind}, but another message")
+            found = protocol.printable(message["type"][:32])
+            raise other_release(f"{self._queue} sent type '{found}', not '{kind}'")
         return message
 
     def ask(self, version: int, telemetry: dict[str, Any]) -> None:
@@ -125,7 +126,7 @@ class RolloutClient:
         self.want(iteration, telemetry)
         share = self.next(math.inf)
         assert share is not None
-        return [[Sequence.unpack(one) for one in item] for item in share["items"]]
+        return [[Sequence.unpack(one, self._queue) for one in item] for item in share["items"]]
 
     def tell(self, telemetry: dict[str, Any]) -> None:
         self._send(type="alive", telemetry=telemetry)
@@ -170,9 +171,7 @@ class RolloutClient:
             self._orders.put(self._failure)
 
     def _gone(self, how: str) -> PeerDead:
-        return PeerDead(
-            f"the trainers are gone: trainer 0, the rollout queue {self._address}, {how}; its log says why"
-        )
+        return PeerDead(f"the trainers are gone: trainer 0, {self._queue}, {how}; its log says why")
 
     def _receive(self, timeout: float) -> dict[str, Any] | None:
         """The queue's next message, if it does not end everything; None: there is none in this time.
@@ -188,12 +187,12 @@ class RolloutClient:
                     return None
                 self._inbox.add(self._read())
         except ProtocolError as error:
-            raise ProtocolError(f"the rollout queue {self._address}: {error}") from None
+            raise ProtocolError(f"{self._queue}: {error}") from None
         if message["type"] == "end":
             raise EndOfRun(str(message.get("reason") or ""))
         if message["type"] == "refused":
             reason = protocol.printable(str(message.get("reason")))
-            raise InvalidArgument(f"the rollout queue {self._address} refuses this process: {reason}")
+            raise InvalidArgument(f"{self._queue} refuses this process: {reason}")
         return message
 
     def _read(self) -> bytes:

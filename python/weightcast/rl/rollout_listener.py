@@ -80,7 +80,7 @@ class Stranger:
         self._inbox.add(data)
         message = self._inbox.next()
         if message is None:
-            raise other_release("its first message came in several pieces")
+            raise other_release("its first messages did not come each in one piece")
         return message
 
     def say(self, **message: object) -> None:
@@ -134,7 +134,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionError):
                 break
             except OSError as error:
-                self.refusals.add(f"new connections for a moment: {error.strerror}")
+                self.refusals.add(f"new connections: {error.strerror}; raise the limit of open files")
                 return _WITHOUT_DESCRIPTORS
             self._meet(Stranger(connected, f"{peer[0]}:{peer[1]}"))
         return 0.0
@@ -159,7 +159,7 @@ class Listener:
                 admitted = True
             except asyncio.CancelledError:
                 if self._ended:
-                    stranger.say(type="refused", reason="the run has ended")
+                    stranger.say(type="refused", reason="the run has ended; start this process with the next")
                 raise
             finally:
                 self.strangers.pop(stranger, None)
@@ -180,7 +180,8 @@ class Listener:
                     "give all processes one WEIGHTCAST_TOKEN"
                 )
         except Exception as error:
-            reason = str(error) if isinstance(error, ProtocolError) else f"its message is malformed: {error}"
+            malformed = other_release(f"it sent a malformed message: {error!r}")
+            reason = str(error if isinstance(error, ProtocolError) else malformed)
             self.refusals.add(f"a process at {stranger.address}: {reason}")
             stranger.say(type="refused", reason=reason)
         stranger.socket.close()

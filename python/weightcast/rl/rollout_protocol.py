@@ -90,6 +90,7 @@ class Inbox:
     """
 
     def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most = most
         room = most + MOST_AT_ONCE  # The next message may begin in the same read.
         self._unpacker = msgpack.Unpacker(max_buffer_size=room, max_array_len=most // _LEAST_ENTRY)
 
@@ -97,7 +98,7 @@ class Inbox:
         try:
             self._unpacker.feed(data)
         except msgpack.BufferFull:
-            raise other_release("a message has more bytes than are allowed") from None
+            raise other_release(f"it sent a message of more bytes than are allowed, {self._most}") from None
 
     def next(self) -> dict[str, Any] | None:
         """A message that has come whole."""
@@ -106,16 +107,16 @@ class Inbox:
         except msgpack.OutOfData:
             return None
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise other_release(f"a message is not msgpack: {error}") from None
+            raise other_release(f"it sent a message that is not msgpack: {error}") from None
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-            raise other_release("a message is not a map with a type")
+            raise other_release("it sent a message that is not a map with a type")
         return message
 
 
 def number_of(message: dict[str, Any], name: str) -> int:
     value = message.get(name)
     if type(value) is not int or not -(1 << 62) < value < 1 << 62:
-        raise other_release(f"a message of type {message['type']} has no number '{name}'")
+        raise other_release(f"it sent a message of type '{message['type']}' without a whole number '{name}'")
     return value
 
 
@@ -137,10 +138,10 @@ def new_nonce() -> bytes:
     return secrets.token_bytes(_NONCE_BYTES)
 
 
-def nonce_of(message: dict[str, Any]) -> bytes:
+def nonce_of(message: dict[str, Any], sender: str = "it") -> bytes:
     nonce = message.get("nonce")
     if not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
-        raise other_release(f"a message of type '{message['type']}' has no nonce")
+        raise other_release(f"{sender} sent a message of type '{message['type']}' that has no nonce")
     return nonce
 
 

@@ -38,6 +38,10 @@ class _Peer:
     waits_with: int | None = None  # The version with which an engine waits for work.
     wants: int | None = None  # The iteration for which a trainer waits.
 
+    @property
+    def who(self) -> str:
+        return f"{'engine' if self.role == 'inference' else 'trainer'} {self.name}"
+
     def send(self, **message: Any) -> None:
         """It may have ended: its reader finds out."""
         if self.writer.transport.get_write_buffer_size() > _MOST_UNSENT:
@@ -121,10 +125,9 @@ class RolloutQueue:
                 if ready:
                     return self._pop(iteration, trainer)
                 if left <= self.lease:
-                    raise TimedOut(
-                        f"the rollouts of iteration {iteration} are not here after {timeout:g} s; "
-                        f"{self._missing()}"
-                    )
+                    after = f"the evaluation after iteration {-1 - iteration}"
+                    what = f"the rollouts of {f'iteration {iteration}' if iteration >= 0 else after}"
+                    raise TimedOut(f"{what} are not here after {timeout:g} s; {self._missing()}")
                 idle = self.engines() and not any(peer.item for peer in self._peers)
             if idle:
                 check()
@@ -190,14 +193,12 @@ class RolloutQueue:
 
     def _greet(self, hello: dict[str, Any]) -> Handshake:
         if hello["type"] != "hello":
-            raise ProtocolError("it has not proven that it has the job token; start it again")
+            raise other_release(f"it sent type '{hello['type'][:32]}' and has not proven its job token")
         name, role = hello.get("name"), hello.get("role")
-        if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
-            raise other_release(
-                "its hello lacks a name of 1 to 256 characters, or the role trainer or inference"
-            )
-        if not name.isprintable():
-            raise ProtocolError("its name cannot be printed; give it printable characters only")
+        if not isinstance(name, str) or role not in ("trainer", "inference"):
+            raise other_release("it sent a hello without a name, or without the role trainer or inference")
+        if not 0 < len(name) <= 256 or not name.isprintable():
+            raise ProtocolError(f"its name is {name[:32]!r}; give --engine 1 to 256 printable characters")
         if role == "trainer" and not (name.isdecimal() and int(name) < self.trainers):
             raise ProtocolError(
                 f"there is no trainer {name[:32]!r} among the {self.trainers} of this run; "
@@ -212,7 +213,7 @@ class RolloutQueue:
         peer = _Peer(known.name, known.role, writer)
         with self._changed:
             for other in [one for one in self._peers if (one.name, one.role) == (peer.name, peer.role)]:
-                reason = f"another {peer.role} process named {peer.name} has come; give each its own name"
+                reason = f"another {peer.who} has come; end one of them, or give each engine its own --engine"
                 other.send(type="refused", reason=reason)
                 self._lose(other, "it has been started again")
             self._peers.append(peer)
@@ -237,10 +238,10 @@ class RolloutQueue:
         except OSError:
             pass  # The connection has ended.
         except Exception as error:
-            reason = f"its message is malformed: {type(error).__name__}: {error}"
+            reason = str(other_release(f"it sent a malformed message: {error!r}"))
         finally:
             if reason:
-                self._listener.refusals.add(f"{peer.name}: {reason}")
+                self._listener.refusals.add(f"{peer.who}: {reason}")
                 peer.send(type="refused", reason=reason)
             with self._changed:
                 self._lose(peer, "it is refused" if reason else "its connection has ended")
@@ -249,7 +250,7 @@ class RolloutQueue:
     def _lose(self, peer: _Peer, reason: str) -> None:
         if peer in self._peers:
             self._peers.remove(peer)
-            self._take_back(peer, f"{peer.name}: {reason}")
+            self._take_back(peer, reason)
         peer.writer.close()
 
     def _on(self, peer: _Peer, message: dict[str, Any]) -> None:
@@ -263,7 +264,7 @@ class RolloutQueue:
         elif peer.role == "inference" and kind == "done":
             self._on_done(message)
         elif kind != "alive":
-            raise other_release(f"it sent a message of type '{kind[:32]}', which no {peer.role} sends")
+            raise other_release(f"it sent a message of type '{kind[:32]}', which its role does not send")
         telemetry = message.get("telemetry")
         if isinstance(telemetry, dict) and telemetry:
             self.telemetry(peer.name, telemetry)
@@ -276,7 +277,7 @@ class RolloutQueue:
         sequences = message.get("sequences")
         wanted = len(item.prompts) * item.samples
         if not isinstance(sequences, list) or len(sequences) != wanted:
-            raise other_release(f"item {key[1]} of iteration {key[0]} must come back with {wanted} sequences")
+            raise other_release(f"it sent item {key[1]} of iteration {item.after} without {wanted} sequences")
         self._results[key] = [Sequence.unpack(one) for one in sequences]
         # It may have been taken back from this engine, which was only slow.
         with contextlib.suppress(ValueError):
@@ -296,12 +297,12 @@ class RolloutQueue:
         with self._changed:
             for peer in self._peers:
                 if now - peer.heard > self.lease:
-                    self._take_back(peer, f"{peer.name} missed heartbeats for {self.lease:g} s")
+                    self._take_back(peer, f"it missed heartbeats for {self.lease:g} s")
                 peer.send(type="alive")
 
     def _take_back(self, peer: _Peer, reason: str) -> None:
         if peer.item is not None:
-            _log.warning("%s: its work goes to another engine; see the log of %s", reason, peer.name)
+            _log.warning("%s: %s, so its work goes to another engine; see its log", peer.who, reason)
             self._waiting.appendleft(peer.item)
             peer.item = None
 

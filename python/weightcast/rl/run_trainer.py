@@ -135,7 +135,7 @@ def _end_on_sigterm(queue: RolloutQueue) -> None:
     def wait() -> None:
         while signal.SIGTERM not in os.read(told, 64):
             pass
-        queue.end("trainer 0 was told to stop (SIGTERM), as torchrun does when another rank has ended")
+        queue.end("trainer 0 was told to stop (SIGTERM), as torchrun does when a rank has ended; see its log")
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, name="wc-rl-sigterm", daemon=True).start()

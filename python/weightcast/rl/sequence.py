@@ -35,15 +35,15 @@ class Sequence:
         return {name: np.asarray(getattr(self, name), kind).tobytes() for name, kind in _PARTS.items()}
 
     @classmethod
-    def unpack(cls, packed: Any) -> Sequence:
+    def unpack(cls, packed: Any, sender: str = "it") -> Sequence:
         """Raises ProtocolError for what no `pack` makes."""
         try:
             one = cls(**{name: np.frombuffer(packed[name], kind).tolist() for name, kind in _PARTS.items()})
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise other_release(f"a rollout is malformed: {error}") from None
+            raise other_release(f"{sender} sent a malformed rollout: {error!r}") from None
         if not one.prompt or not len(one.tokens) == len(one.logprobs) == len(one.versions) > 0:
             raise other_release(
-                f"a rollout has {len(one.prompt)} prompt tokens, and {len(one.tokens)} tokens with "
+                f"{sender} sent a rollout of {len(one.prompt)} prompt tokens, and {len(one.tokens)} tokens, "
                 f"{len(one.logprobs)} logprobs and {len(one.versions)} versions; all must be there, the last "
                 "three in equal number"
             )

@@ -178,7 +178,8 @@ class FromFile(Task):
         self._rows = _read(Path(path))
         self._training = [prompt for prompt in self._rows if not self._is_held_out(prompt)]
         if not 0 < len(self._training) < len(self._rows):
-            raise InvalidArgument(f"{path} has {len(self._rows)} distinct prompts; give some dozens or more")
+            found = f"{path} has {len(self._rows)} distinct prompts, too few to hold some out for evaluation"
+            raise InvalidArgument(f"{found}; give some dozens or more")
         self._order = functools.lru_cache(maxsize=2)(self._shuffled)
 
     def prompts(self, iteration: int, count: int, seed: int) -> list[str]:

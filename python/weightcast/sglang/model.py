@@ -84,7 +84,7 @@ class LiveModel:
             if (type(method).__name__, self._runner.device) not in _LIVE:
                 raise InvalidArgument(
                     f"{path}: weightcast has not been tried with {type(method).__name__} on "
-                    f"{self._runner.device}; serve the model unquantised, or use SGLang's own update"
+                    f"{self._runner.device}, only with unquantised layers on the CPU; use SGLang's own update"
                 )
 
 
@@ -119,7 +119,7 @@ def _refuse_model(updater: Any, model: torch.nn.Module) -> None:
     """What SGLang's own updates refuse, and models whose processing changes parameters."""
     updater._assert_weight_cache_inactive("an update by weightcast")
     if reason := weight_updater._unsupported_derived_weight_cache_error(model):
-        raise InvalidArgument(reason)
+        raise InvalidArgument(f"{reason}; start SGLang again to load new weights")
     if hasattr(model, "post_load_weights"):
         raise InvalidArgument(
             f"{type(model).__name__} derives weights of its own after loading, which was not tried; use "

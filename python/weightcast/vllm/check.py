@@ -141,7 +141,7 @@ def _make(config: VllmConfig, rank: int, tp: int) -> torch.nn.Module:
             return initialize_model(config)
     except Exception as error:
         raise InvalidArgument(
-            f"vLLM cannot make {config.model_config.model} with --tp {tp}: {_line(error)}; change either"
+            f"vLLM cannot make {config.model_config.model} with --tp {tp}: {_line(error)}; change one of them"
         ) from error
 
 

@@ -32,7 +32,7 @@ class FrontEnd:
     def __init__(self) -> None:
         self._client: Any = None
         self._control: EngineControl | None = None
-        self._why = "the engine has not joined yet"
+        self._why = "the engine has not joined yet; it waits for its controller and trainers: start them"
         self._joining: asyncio.Task[None] | None = None
         self._switching: asyncio.Task[Any] | None = None
 
