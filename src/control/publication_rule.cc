@@ -196,7 +196,7 @@ void PublicationRule::OnCatchUpTimer() {
   if (!state_.catch_up_timer) return;
   state_.catch_up_timer = false;
   if (rules_.updates->open() || CommonOffer(roster_) >= 0) return;
-  const Status reason = Error(Code::kTimedOut, Disagreement(), ", after ", Seconds(config_.timeout),
+  const Status reason = Error(Code::kTimedOut, Disagreement(), " within ", Seconds(config_.timeout),
                               " s (setting timeout); see the log of that trainer");
   rules_.last_error = reason;
   out_.Log(LogLevel::kError, reason.message());
