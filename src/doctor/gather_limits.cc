@@ -134,8 +134,7 @@ CudaFacts GatherCuda(const Sources& sources) {
   facts.error = found.status.message();
   facts.version = found.driver;
   const auto address_of = [&](int ordinal) {
-    const auto at = std::ranges::find_if(
-        found.gpus, [&](const device::ListedGpu& one) { return one.gpu.ordinal == ordinal; });
+    const auto at = std::ranges::find(found.gpus, ordinal, [](const auto& one) { return one.gpu.ordinal; });
     return at == found.gpus.end() ? StrCat(ordinal) : at->pci_address;
   };
   for (const device::ListedGpu& one : found.gpus) {
