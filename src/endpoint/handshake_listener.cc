@@ -1,7 +1,5 @@
 #include "endpoint/handshake_listener.h"
 
-#include <netinet/in.h>
-
 #include <algorithm>
 
 #include "base/split_list.h"
