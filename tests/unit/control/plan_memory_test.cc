@@ -88,7 +88,9 @@ TEST(RunPlan, WithAnyLimitOfMemoryAPlanIsMadeOrRefused) {
   std::mt19937 random(seed);
   int outcomes[2] = {0, 0};
   for (int i = 0; i < 25; ++i) {
-    const auto spare = static_cast<uint64_t>(std::exp2(std::uniform_real_distribution(18.0, 26.0)(random)));
+    // The first is enough, the second too little.
+    const double drawn = std::uniform_real_distribution(18.0, 26.0)(random);
+    const auto spare = static_cast<uint64_t>(std::exp2(i == 0 ? 27.0 : i == 1 ? 18.0 : drawn));
     // With its own estimate, and without one, so that memory runs out in the middle.
     const uint64_t estimate = i % 2 == 0 ? 0 : UINT64_MAX;
     test::Process child = test::Process::Fork([&]() -> int { PlanWith(spare, estimate); });
