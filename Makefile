@@ -8,7 +8,9 @@ SHELL := /bin/bash
 # What takes minutes and matters to transports alone: further orders of the fake device's copies, and 4 GB and more.
 LARGE := BigTest\.(FiveGigabytes|MoreThan32BitsCount)
 MOST := -LE '^seeds$$' -E '$(LARGE)'
-.PHONY: help demo binary build install test test-cpp test-seeds test-rdma test-python test-page test-engines sanitize model soak-protocol soak-device soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
+# What `make test` leaves to `make test-all`: faults, floods, long searches, processes that run alone.
+SLOW := $(LARGE)|^(Faults|Security|Explain|Soak|Model|FakeCuda)\.|^contract_.*_seed_|MachineRandom|AHundredOver|EndpointLeaks
+.PHONY: help demo binary build install test test-all test-cpp test-seeds test-rdma test-python test-page test-engines sanitize model soak-protocol soak-device soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -36,7 +38,10 @@ install: binary ## binary, headers and libraries for C++ programs, into PREFIX (
 	@cmake --build --preset release -j$(JOBS)
 	@cmake --install build/release --strip --prefix $(or $(PREFIX),/usr/local)
 
-test: test-cpp test-rdma test-python ## everything: C++ with ctest, RDMA in an emulated machine, Python with pytest
+test: ## before a commit: most tests of C++ and of Python, within 20 minutes of a clone on two cores
+	@$(MAKE) --no-print-directory test-cpp test-python QUICK=1
+
+test-all: test-cpp test-rdma test-python ## everything: C++ with ctest, RDMA in an emulated machine, Python with pytest (TORCH=1)
 
 # JOBS says how much goes on at once; two of these in one build folder would be in each other's way.
 .NOTPARALLEL:
@@ -45,7 +50,7 @@ test-cpp:
 	@scripts/bootstrap --dev
 	@[ -f build/debug/build.ninja ] || cmake --preset debug
 	@cmake --build --preset debug -j$(JOBS)
-	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) $(MOST)
+	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) $(if $(QUICK),-LE '^seeds$$' -E '$(SLOW)',$(MOST))
 
 test-seeds: ## the contract with 4 GB and more, and over device memory in more orders of the fake device's copies (after test-cpp)
 	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) -R '$(LARGE)'
@@ -61,7 +66,7 @@ test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
 # it ran nothing: a failure like any other.
 test-python: build
 	@.venv/bin/python -m pytest tests/python -q -n $$(($(JOBS) < 4 ? $(JOBS) : 4)) --dist loadfile \
-	  $(if $(TRAINING),-m "$(if $(filter only,$(TRAINING)),training,not training)")
+	  $(if $(QUICK),-m "not training and not slow",$(if $(TRAINING),-m "$(if $(filter only,$(TRAINING)),training,not training)"))
 
 test-page: binary ## the live page in headless Chromium, in an environment of its own (SCREENSHOTS=docs/images renews those of the docs)
 	@scripts/bootstrap --page
