@@ -115,7 +115,7 @@ class InferenceWorker final : public Inference {
 
   Status Suspend(TimePoint deadline) override {
     WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
-    Reclaim("put to sleep");
+    Reclaim("suspended");
     WC_RETURN_IF_ERROR(calls_->Run([this] { loop_->Dispatch(SuspendCalled{}); }, deadline).status);
     session_->loop().RunAndWait([this] {
       auto& [options, memory] = loop_->registered();
@@ -272,8 +272,9 @@ class InferenceWorker final : public Inference {
   void Reclaim(std::string_view why) {
     const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
     session_->loop().RunAndWait([&] {
-      const Status reason = Error(Code::kCancelled, "its memory was ", why,
-                                  " while it sent the version on; if that ends the update, publish again");
+      const Status reason =
+          Error(Code::kCancelled, "its memory was ", why,
+                " while it sent the version on; if that ends the update, let trainers publish again");
       loop_->peer_source().Dispatch(MemoryReclaimed{.reason = reason, .leaves = true});
     });
     loop_->output().Wait({.deadline = deadline}, [](const InferenceOutput& output) { return !output.lent; });

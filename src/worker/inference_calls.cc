@@ -128,7 +128,8 @@ void InferenceCalls::operator()(const SuspendCalled&) {
          "after its update"});
   s_.call = UserCall::kSuspend;
   if (s_.step <= Step::kRequested) return update_.Suspend();
-  update_.GiveUp({Code::kCancelled, "the engine was suspended during the update; Resume lets it take part"});
+  update_.GiveUp(
+      {Code::kCancelled, "the engine was suspended during the update; it takes part again when resumed"});
 }
 
 void InferenceCalls::operator()(const WaitCalled&) {

@@ -38,8 +38,9 @@ class Arrival {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, FromSeconds(kMeetSeconds), [&] { return connection_.has_value(); }))
       return *connection_;
-    return Error(Code::kTimedOut, "the benchmark's other process has not connected within ", kMeetSeconds,
-                 " s; run the benchmark where cores are idle");
+    return Error(
+        Code::kTimedOut, "the benchmark's other process has not connected within ", kMeetSeconds,
+        " s; between hosts, check the firewall (setting port_range), else run it where cores are idle");
   }
 
  private:
@@ -55,7 +56,8 @@ class Party {
   Result<std::string> Do(std::string_view message) {
     if (message.empty())
       return Status(Code::kProtocol,
-                    "this process of the benchmark got an empty message; run the same release on both sides");
+                    "a process of the benchmark got an empty message; run the same release on both hosts (on "
+                    "one, report this as a bug)");
     const auto ask = static_cast<Ask>(message.front());
     message.remove_prefix(1);
     switch (ask) {
@@ -68,8 +70,9 @@ class Party {
       case Ask::kCheck:
         break;
       default:
-        return Error(Code::kProtocol, "this process of the benchmark got a message of the unknown type ",
-                     static_cast<int>(ask), "; run the same release on both sides");
+        return Error(Code::kProtocol, "a process of the benchmark got a message of the unknown type ",
+                     static_cast<int>(ask),
+                     "; run the same release on both hosts (on one, report this as a bug)");
     }
     WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeStruct<PartyWork>(message));
     WC_RETURN_IF_ERROR(Accept(work));
@@ -86,9 +89,11 @@ class Party {
   Result<std::string> SetUp(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeStruct<PartySetup>(message));
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
-      return Error(Code::kProtocol, "this process of the benchmark was set up ",
-                   endpoint_ != nullptr ? "twice" : StrCat("with ", setup.bytes, " bytes, above ", kMaxBytes),
-                   "; run the same release on both sides");
+      return Error(Code::kProtocol, "process ", setup.number, " of the benchmark ",
+                   endpoint_ != nullptr
+                       ? "was set up twice; run the same release on both hosts (on one, report this as a bug)"
+                       : StrCat("would take ", setup.bytes, " bytes of memory, above ", kMaxBytes,
+                                "; give smaller --sizes"));
     transport_ = setup.transport;
     if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
@@ -119,10 +124,9 @@ class Party {
   Result<std::string> Meet(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartyConnect order, DecodeStruct<PartyConnect>(message));
     if (endpoint_ == nullptr)
-      return Status(
-          Code::kProtocol,
-          "this process of the benchmark was told to connect before its set-up; run the same release "
-          "on both sides");
+      return Status(Code::kProtocol,
+                    "a process of the benchmark was told to connect before its set-up; run the same release "
+                    "on both hosts (on one, report this as a bug)");
     const Identity peer{.job = "bench",
                         .role = "bench",
                         .engine = "",
@@ -136,8 +140,10 @@ class Party {
       return Error(Code::kProtocol, "a process of another benchmark (", ToString(connection.peer()),
                    ") has connected, instead of this benchmark's; run the benchmark again");
     if (connection.transport_name() != transport_) {
-      return Error(Code::kUnavailable, "the processes have no connection over ", transport_, ": ",
-                   connection.Describe(), "; the warnings above say why");
+      return Error(Code::kUnavailable, "process ", endpoint_->self().rank,
+                   " of the benchmark was to connect over ", transport_,
+                   " only and has: ", connection.Describe(),
+                   "; please report this as a bug, with the command line");
     }
     WC_ASSIGN_OR_RETURN(remote_, connection.Import(order.peer.descriptor));
     connection_.emplace(std::move(connection));
@@ -161,7 +167,7 @@ class Party {
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
     return Error(Code::kProtocol, "the benchmark was asked for operation '", work.op, "' on ", work.slots,
                  " x ", work.iovs, " x ", work.piece_bytes, " bytes, which is unknown, or not inside its ",
-                 all, " bytes of memory; run the same release on both sides");
+                 all, " bytes of memory; run the same release on both hosts (on one, report this as a bug)");
   }
 
   /// Accept has checked that both lie within the memory.
@@ -277,8 +283,9 @@ class Party {
     theirs.slot = in.Get<decltype(theirs.slot)>();
     theirs.id = in.Get<decltype(theirs.id)>();
     if (!in.ok() || !in.rest().empty())
-      return Error(Code::kProtocol, "the benchmark's other process sent a notice of ", notice.size(),
-                   " bytes that names no grant; run the same release on both sides");
+      return Error(
+          Code::kProtocol, "the benchmark's other process sent a notice of ", notice.size(),
+          " bytes that names no grant; run the same release on both hosts (on one, report this as a bug)");
     return theirs;
   }
 
