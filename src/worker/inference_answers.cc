@@ -34,7 +34,7 @@ bool CallAnswers::RefuseCall() {
   }
   if (!s_.registered) {
     Answer({Code::kInvalidArgument, s_.suspended ? "this rank is suspended; call resume first"
-                                                 : "nothing is registered; call Register first"});
+                                                 : "nothing is registered; call register first"});
     return true;
   }
   return false;

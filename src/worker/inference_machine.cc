@@ -265,9 +265,9 @@ std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent
 
 Status CheckReadable(const InferenceState& state) {
   if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; call resume first"};
-  if (!state.registered) return {Code::kInvalidArgument, "nothing is registered; call Register first"};
+  if (!state.registered) return {Code::kInvalidArgument, "nothing is registered; call register first"};
   if (state.user != UserPhase::kOutside && state.user != UserPhase::kFinished)
-    return {Code::kInvalidArgument, "an update is under way; call Digest after Finish or Abort"};
+    return {Code::kInvalidArgument, "an update is under way; call digest after finish or abort"};
   if (state.served.number < 0)
     return {Code::kUnavailable,
             "this rank serves no version: the live tensors may be a mixture of versions; receive one first"};

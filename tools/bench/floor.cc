@@ -148,13 +148,11 @@ Result<std::vector<double>> ThroughSocket(const FloorCase& what, int fd, double 
     Refresh(from, round);
     const TimePoint begin = Clock::now();
     if (!Through(fd, from, /*out=*/true) || !Through(fd, answer, /*out=*/false))
-      return Status(Code::kPeerDead,
-                    "the benchmark's other process has closed its socket; see the output above");
+      return Status(Code::kPeerDead, "the benchmark's other process closed its socket; see the output above");
     const double time = Seconds(Clock::now() - begin);
     // When the other side has read them as well.
     if (!Through(fd, answer, /*out=*/false))
-      return Status(Code::kPeerDead,
-                    "the benchmark's other process has closed its socket; see the output above");
+      return Status(Code::kPeerDead, "the benchmark's other process closed its socket; see the output above");
     return time;
   });
 }

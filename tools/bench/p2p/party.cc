@@ -24,6 +24,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 constexpr uint64_t kWakeBytes = 4096;  ///< At the end of the memory: two pings, and what is not measured.
 constexpr Duration kPong = std::chrono::seconds(10);  ///< By then a ping or a signal is answered.
 constexpr double kMeetSeconds = 60;
+constexpr std::string_view kOneRelease =
+    "; run one release on both hosts (on one host, report this as a bug)";
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
 
 /// The connection that a peer opens.
@@ -55,9 +57,7 @@ class Party {
 
   Result<std::string> Do(std::string_view message) {
     if (message.empty())
-      return Status(Code::kProtocol,
-                    "a process of the benchmark got an empty message; run the same release on both hosts (on "
-                    "one, report this as a bug)");
+      return Error(Code::kProtocol, "a process of the benchmark got an empty message", kOneRelease);
     const auto ask = static_cast<Ask>(message.front());
     message.remove_prefix(1);
     switch (ask) {
@@ -71,8 +71,7 @@ class Party {
         break;
       default:
         return Error(Code::kProtocol, "a process of the benchmark got a message of the unknown type ",
-                     static_cast<int>(ask),
-                     "; run the same release on both hosts (on one, report this as a bug)");
+                     static_cast<int>(ask), kOneRelease);
     }
     WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeStruct<PartyWork>(message));
     WC_RETURN_IF_ERROR(Accept(work));
@@ -90,10 +89,9 @@ class Party {
     WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeStruct<PartySetup>(message));
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
       return Error(Code::kProtocol, "process ", setup.number, " of the benchmark ",
-                   endpoint_ != nullptr
-                       ? "was set up twice; run the same release on both hosts (on one, report this as a bug)"
-                       : StrCat("would take ", setup.bytes, " bytes of memory, above ", kMaxBytes,
-                                "; give smaller --sizes"));
+                   endpoint_ != nullptr ? StrCat("was set up twice", kOneRelease)
+                                        : StrCat("would take ", setup.bytes, " bytes of memory, above ",
+                                                 kMaxBytes, "; give smaller --sizes"));
     transport_ = setup.transport;
     if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
@@ -124,9 +122,8 @@ class Party {
   Result<std::string> Meet(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartyConnect order, DecodeStruct<PartyConnect>(message));
     if (endpoint_ == nullptr)
-      return Status(Code::kProtocol,
-                    "a process of the benchmark was told to connect before its set-up; run the same release "
-                    "on both hosts (on one, report this as a bug)");
+      return Error(Code::kProtocol, "a process of the benchmark was told to connect before its set-up",
+                   kOneRelease);
     const Identity peer{.job = "bench",
                         .role = "bench",
                         .engine = "",
@@ -167,7 +164,7 @@ class Party {
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
     return Error(Code::kProtocol, "the benchmark was asked for operation '", work.op, "' on ", work.slots,
                  " x ", work.iovs, " x ", work.piece_bytes, " bytes, which is unknown, or not inside its ",
-                 all, " bytes of memory; run the same release on both hosts (on one, report this as a bug)");
+                 all, " bytes of memory", kOneRelease);
   }
 
   /// Accept has checked that both lie within the memory.
@@ -283,9 +280,8 @@ class Party {
     theirs.slot = in.Get<decltype(theirs.slot)>();
     theirs.id = in.Get<decltype(theirs.id)>();
     if (!in.ok() || !in.rest().empty())
-      return Error(
-          Code::kProtocol, "the benchmark's other process sent a notice of ", notice.size(),
-          " bytes that names no grant; run the same release on both hosts (on one, report this as a bug)");
+      return Error(Code::kProtocol, "the benchmark's other process sent a notice of ", notice.size(),
+                   " bytes that names no grant", kOneRelease);
     return theirs;
   }
 
