@@ -144,8 +144,8 @@ def _receive_all(
         if isinstance(error, TimedOut):
             missing = sorted(set(range(me.world_size)) - {one.rank for one in members})
             error = TimedOut(
-                f"ranks {missing} have not called rank 0 in time; check that they run and can reach "
-                f"{', '.join(endpoint.addresses)}"
+                f"ranks {missing} have not called rank 0 within the timeout of this call; check that they "
+                f"run and can reach {', '.join(endpoint.addresses)}"
             )
         for caller in callers:
             with contextlib.suppress(Error):
@@ -175,7 +175,8 @@ def _ask_first(endpoint: Endpoint, me: Member, address: str, deadline: float) ->
             said = json.loads(first.take_notice(left_until(deadline)))
         except TimedOut:
             raise TimedOut(
-                f"rank 0 at {address} has not named all ranks in time; check that {me.world_size} ranks run"
+                f"rank 0 at {address} has not named all ranks within the timeout of this call; check that "
+                f"{me.world_size} ranks run"
             ) from None
         if isinstance(said, dict):
             raise error_for(said["code"], said["refused"])

@@ -54,7 +54,7 @@ def refuse_unused(
         if taken[name] * ranks < math.prod(shape):
             raise InvalidArgument(
                 f"{name}: {model} takes {taken[name]} of that tensor's {math.prod(shape)} elements; check "
-                "that trainers and engine have the same model"
+                "that weights and engine are of the same model"
             )
 
 

@@ -48,7 +48,8 @@ class Stage(Mapping[str, Shard]):
     ) -> None:
         if not 0 <= rank < world:
             raise InvalidArgument(
-                f"rank is {rank}; it must be an integer in [0, {world - 1}], as world is {world}"
+                f"rank is {rank}, world is {world}; rank must be an integer in [0, world - 1]: correct one "
+                "of the two"
             )
         self._rank, self._world, self._dtype = rank, world, dtype
         self._block, self._used = torch.empty(0, dtype=torch.uint8), 0

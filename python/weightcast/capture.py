@@ -164,7 +164,7 @@ def capture(
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise InvalidArgument(
             f"{current or 'before the first tensor'}: the engine's loader failed ({text}); check that "
-            "trainers and engine have the same model"
+            "weights and engine are of the same model"
         ) from error
     return Capture(recorder.landings, recorder.fills)
 

@@ -84,8 +84,8 @@ class Group:
     ) -> None:
         if not 0 <= rank < world_size:
             raise InvalidArgument(
-                f"rank is {rank}; it must be an integer in [0, {world_size - 1}], as world_size is "
-                f"{world_size}"
+                f"rank is {rank}, world_size is {world_size}; rank must be an integer in [0, world_size "
+                "- 1]: correct one of the two"
             )
         if shape not in _SHAPES:
             raise InvalidArgument(f"shape is '{shape}'; allowed: {', '.join(_SHAPES)}")

@@ -207,5 +207,6 @@ def _refuse_absent(name: str, tensor: Any) -> None:
     if tensor.numel() > 0 and tensor.data_ptr() == 0:
         raise InvalidArgument(
             f"{name} is a {type(tensor).__name__} without memory of its own: its storage was freed, or it "
-            "wraps other tensors; register it while it has its storage, or the tensors inside"
+            "wraps other tensors; register and publish (an engine: wait) while it has its storage, or "
+            "register the tensors inside"
         )

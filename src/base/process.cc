@@ -18,7 +18,8 @@ namespace weightcast {
 
 Result<UniqueFd> OpenPidFd(int pid) {
   const auto fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0) return Error(Code::kUnavailable, "cannot open process ", pid, ": ", ErrnoAndAdvice(errno));
+  if (fd < 0)
+    return Error(Code::kUnavailable, "cannot watch process ", pid, " (pidfd_open): ", ErrnoAndAdvice(errno));
   return UniqueFd(fd);
 }
 

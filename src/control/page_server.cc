@@ -260,8 +260,8 @@ Result<std::unique_ptr<PageServer>> PageServer::Start(const std::string& where, 
   std::optional<stream::Secret> wanted;
   if (!loopback) {
     if (!token.configured())
-      return Error(Code::kPermission, "without a job token option http listens on loopback only, not on ",
-                   place.host,
+      return Error(Code::kPermission,
+                   "without a job token option http (--http) listens on loopback only, not on ", place.host,
                    "; set WEIGHTCAST_TOKEN or setting token_file, and give clients the observer's token");
     WC_ASSIGN_OR_RETURN(const stream::RoleToken observer, token.ForObserver());
     wanted = observer.Print();

@@ -87,8 +87,9 @@ Status Mappings::Reach(const AllocationName& name) {
   WC_ASSIGN_OR_RETURN(const auto owner, gpus_->Retain(*ordinal));
   WC_ASSIGN_OR_RETURN(const uint64_t identity, IdentityOf(*owner, {name.address, Total(name)}));
   if (identity != name.identity)
-    return {Code::kInvalidArgument,
-            "the device memory was freed since it was registered; keep it until its region is closed"};
+    return InvalidArgument(
+        "an allocation of ", HumanBytes(static_cast<double>(Total(name))), " on device ", *ordinal,
+        " was freed since this process registered it; keep memory until its region is closed");
   if (owner->ordinal() == health_->context().ordinal()) return Status::Ok();
   drivers::Cuda& cuda = health_->context().cuda();
   if (name.exportable == Exportable::kLegacy) {

@@ -29,7 +29,7 @@ std::string Claimed(const Identity& identity) { return Printable(ToString(identi
 Status Missing(Key::Of of, const std::string& who, const std::string& other) {
   if (of == Key::Of::kJob)
     return Error(Code::kPermission, who, " does not know the job token of ", other,
-                 "; check WEIGHTCAST_TOKEN_FILE on both sides");
+                 "; give both the same WEIGHTCAST_TOKEN or setting token_file");
   return Error(Code::kPermission, who, " does not have the key that the controller gives to it and ", other,
                " with their plan; it may be another process than it claims to be: check what runs at its "
                "address");

@@ -84,8 +84,16 @@ Result<std::unique_ptr<HandshakeListener>> HandshakeListener::Open(const Setting
     made->addresses_ = {bound.ToString()};
   }
   if (made->addresses_.empty()) {
-    return Error(Code::kInvalidArgument, "no network address to offer; setting interface is '",
-                 settings.interface, "': name an interface that is up");
+    return Error(
+        Code::kInvalidArgument, "no network address to offer: ",
+        !settings.advertise.empty()
+            ? StrCat("setting advertise is '", settings.advertise, "'")
+            : StrCat("no interface of ",
+                     settings.interface.empty() ? "this host"
+                                                : StrCat("setting interface, '", settings.interface, "',"),
+                     " is up and has an ", bound.family() == AF_INET ? "IPv4" : "IP",
+                     " address (ip -brief address)"),
+        "; correct setting interface, or give addresses in setting advertise");
   }
   return made;
 }

@@ -184,7 +184,7 @@ Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
   Done(*found);
   if (same && writes) return granted;
   return Status(Code::kInvalidArgument,
-                same ? "its region takes no writes; register that memory with Access::kGranted"
+                same ? "its region takes no writes; register that memory with access granted"
                      : "its region is closed, or is of another endpoint; register that memory with this "
                        "connection's endpoint");
 }

@@ -102,8 +102,8 @@ Status DataLink::Meet(Connection connection, const LinkPlace& peer) {
     return Error(Code::kProtocol, "a process of another test (", ToString(connection.peer()),
                  ") has connected, instead of the other host of this test; run the test again");
   if (connection.transport_name() != options_.transport)
-    return Error(Code::kUnavailable, "there is a connection, but not over ", options_.transport, ": ",
-                 connection.Describe(), "; see the logs of both hosts for why");
+    return Error(Code::kUnavailable, "the connection of this test was to be over ", options_.transport,
+                 " only and is: ", connection.Describe(), kReportBug);
   const auto descriptor = FromHex(peer.descriptor);
   if (!descriptor)
     return {Code::kProtocol,

@@ -28,7 +28,7 @@ Status CheckGrouped(const LandingOptions& options, const CommitGroup& group) {
   if (options.on_switch)
     return {Code::kInvalidArgument,
             "on_switch cannot be used with groups; leave on_switch out, and hand on each group after "
-            "ReceiveGroup"};
+            "receive_group"};
   if (!group.model().empty())
     return {Code::kInvalidArgument,
             "a model of a commit group cannot be received in groups of tensors; leave groups out"};
@@ -115,7 +115,7 @@ class InferenceWorker final : public Inference {
 
   Status Suspend(TimePoint deadline) override {
     WC_ASSIGN_OR_RETURN(const auto call, calls_->Enter());
-    Reclaim("put to sleep");
+    Reclaim("suspended");
     WC_RETURN_IF_ERROR(calls_->Run([this] { loop_->Dispatch(SuspendCalled{}); }, deadline).status);
     session_->loop().RunAndWait([this] {
       auto& [options, memory] = loop_->registered();
@@ -151,7 +151,7 @@ class InferenceWorker final : public Inference {
   Result<Version> Receive(TimePoint deadline) override {
     if (const uint32_t parts = Seen(&InferenceOutput::parts); parts > 1)
       return Error(Code::kInvalidArgument, "the update comes in ", parts,
-                   " groups of tensors; call ReceiveGroup for each");
+                   " groups of tensors; call receive_group for each");
     const AnswerCall answer = calls_->Call(ReceiveCalled{}, deadline);
     if (!answer.status.ok()) return answer.status;
     return answer.version;
@@ -181,8 +181,8 @@ class InferenceWorker final : public Inference {
     if (Seen(&InferenceOutput::needs_phases))
       return Status(
           Code::kInvalidArgument,
-          "Wait was called with landing 'loader', but Register was given no on_switch; give Register "
-          "an on_switch, or call Begin, Receive and Finish");
+          "wait was called with landing 'loader', but register was given no on_switch; give register "
+          "an on_switch, or call begin, receive and finish");
     while (true) {
       const Version served = version();
       if (served.number >= 0 && Newer(served, newer_than).value_or(true)) return served;
@@ -272,8 +272,9 @@ class InferenceWorker final : public Inference {
   void Reclaim(std::string_view why) {
     const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
     session_->loop().RunAndWait([&] {
-      const Status reason = Error(Code::kCancelled, "its memory was ", why,
-                                  " while it sent the version on; if that ends the update, publish again");
+      const Status reason =
+          Error(Code::kCancelled, "its memory was ", why,
+                " while it sent the version on; if that ends the update, let trainers publish again");
       loop_->peer_source().Dispatch(MemoryReclaimed{.reason = reason, .leaves = true});
     });
     loop_->output().Wait({.deadline = deadline}, [](const InferenceOutput& output) { return !output.lent; });

@@ -34,7 +34,7 @@ bool CallAnswers::RefuseCall() {
   }
   if (!s_.registered) {
     Answer({Code::kInvalidArgument, s_.suspended ? "this rank is suspended; call resume first"
-                                                 : "nothing is registered; call Register first"});
+                                                 : "nothing is registered; call register first"});
     return true;
   }
   return false;
@@ -77,13 +77,9 @@ Status CallAnswers::TooLate(const CallExpired& expired) const {
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
   if (s_.step == Step::kAborting && (!s_.fenced || s_.lent))
-    return Error(Code::kFenced, what, "; keep the engine paused, and call Abort");
-  static constexpr std::array<std::string_view, 6> kAgain = {"",
-                                                             "; call Receive again",
-                                                             "; call Finish again",
-                                                             "; call Wait again",
-                                                             "; call Abort again",
-                                                             "; call Suspend again"};
+    return Error(Code::kFenced, what, "; keep the engine paused, and abort");
+  static constexpr std::array<std::string_view, 6> kAgain = {
+      "", "; receive again", "; finish again", "; wait again", "; abort again", "; suspend again"};
   if (expired.interrupted)
     return Error(Code::kCancelled, "this call was interrupted by a signal or by the caller: ", what,
                  kAgain[static_cast<size_t>(s_.call)]);

@@ -13,7 +13,7 @@ void InferenceCalls::operator()(const RegisterCalled& registered) {
   if (s_.ended) return answers_.Answer(s_.end);
   if (s_.step > Step::kRequested || (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)) {
     return answers_.Answer({Code::kInvalidArgument,
-                            "an update is under way; call Register between Finish (or Abort) and Begin"});
+                            "an update is under way; call register between finish (or abort) and begin"});
   }
   if (s_.lent) {
     return answers_.Answer(
@@ -51,7 +51,7 @@ void InferenceCalls::operator()(const RegisterCalled& registered) {
 void InferenceCalls::operator()(const BeginCalled&) {
   if (answers_.RefuseCall()) return;
   if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
-    return answers_.Answer({Code::kInvalidArgument, "Begin was called already; call Finish or Abort first"});
+    return answers_.Answer({Code::kInvalidArgument, "begin was called already; call finish or abort first"});
   s_.user = UserPhase::kBegun;
   s_.pending_error = Status::Ok();
   answers_.Answer(Status::Ok());
@@ -61,10 +61,10 @@ void InferenceCalls::operator()(const BeginCalled&) {
 void InferenceCalls::operator()(const ReceiveCalled&) {
   if (answers_.RefuseCall()) return;
   if (s_.user == UserPhase::kOutside || s_.user == UserPhase::kFinished)
-    return answers_.Answer({Code::kInvalidArgument, "Receive was called without Begin; call Begin first"});
+    return answers_.Answer({Code::kInvalidArgument, "receive was called without begin; call begin first"});
   if (s_.user != UserPhase::kBegun)
     return answers_.Answer(
-        {Code::kInvalidArgument, "Receive has returned for this update already; call Finish or Abort"});
+        {Code::kInvalidArgument, "receive has returned for this update already; call finish or abort"});
   s_.call = UserCall::kReceive;
   if (s_.handover == Handover::kDue) return update_.HandOver();
   s_.handover = Handover::kNone;
@@ -91,7 +91,7 @@ void InferenceCalls::operator()(const FinishCalled& finish) {
   }
   if (answers_.RefuseCall()) return;
   if (!finish.commits && s_.user == UserPhase::kReceived && s_.pending_error.ok())
-    return answers_.Answer({Code::kInvalidArgument, "Served was called without Commit; call Commit first"});
+    return answers_.Answer({Code::kInvalidArgument, "served was called without commit; call commit first"});
   s_.call = UserCall::kFinish;
   s_.cut_short = false;
   if (!s_.pending_error.ok()) return answers_.AnswerError(std::exchange(s_.pending_error, {}));
@@ -99,7 +99,7 @@ void InferenceCalls::operator()(const FinishCalled& finish) {
   if (s_.user == UserPhase::kReceived) return s_.step == Step::kSwitched ? update_.CommitSwitch() : void();
   if (s_.user != UserPhase::kFinishing)
     answers_.AnswerError({Code::kInvalidArgument,
-                          "Finish was called without Begin and Receive; call Begin and Receive first"});
+                          "finish was called without begin and receive; call begin and receive first"});
 }
 
 void InferenceCalls::operator()(const AbortCalled&) {
@@ -113,14 +113,14 @@ void InferenceCalls::operator()(const AbortCalled&) {
     return answers_.Answer(Status::Ok());
   }
   update_.GiveUp({Code::kCancelled,
-                  "the engine aborted the update by calling Abort; the engine takes part in the next one"});
+                  "the engine aborted the update by calling abort; the engine takes part in the next one"});
 }
 
 void InferenceCalls::operator()(const SuspendCalled&) {
   if (s_.ended) return answers_.Answer(s_.end);
   if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
     return answers_.Answer(
-        {Code::kInvalidArgument, "an update is under way; call Suspend between Finish (or Abort) and Begin"});
+        {Code::kInvalidArgument, "an update is under way; call suspend between finish (or abort) and begin"});
   if (s_.lent)
     return answers_.Answer(
         {Code::kUnavailable,
@@ -128,17 +128,18 @@ void InferenceCalls::operator()(const SuspendCalled&) {
          "after its update"});
   s_.call = UserCall::kSuspend;
   if (s_.step <= Step::kRequested) return update_.Suspend();
-  update_.GiveUp({Code::kCancelled, "the engine was suspended during the update; Resume lets it take part"});
+  update_.GiveUp(
+      {Code::kCancelled, "the engine was suspended during the update; it takes part again when resumed"});
 }
 
 void InferenceCalls::operator()(const WaitCalled&) {
   if (answers_.RefuseCall()) return;
   if (s_.parts > 1)
-    return answers_.Answer(Error(Code::kInvalidArgument, "Wait cannot receive in ", s_.parts,
-                                 " groups of tensors; call Begin, ReceiveGroup for each group, and Finish"));
+    return answers_.Answer(Error(Code::kInvalidArgument, "wait cannot receive in ", s_.parts,
+                                 " groups of tensors; call begin, receive_group for each group, and finish"));
   if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
     return answers_.Answer(
-        {Code::kInvalidArgument, "Wait cannot be used between Begin and Finish; call Receive there"});
+        {Code::kInvalidArgument, "wait cannot be used between begin and finish; call receive there"});
   s_.call = UserCall::kWait;
   s_.cut_short = false;
   if (s_.user == UserPhase::kFinishing) return;  // One that was cut short; Serve or Abort will end it.
@@ -163,7 +164,7 @@ void InferenceCalls::operator()(const CallExpired& expired) {
     // Gives the update up; the answer comes when nobody can write any more. Committed bytes are whole
     // already.
     if (s_.step != Step::kCommitted) {
-      update_.Fail(away ? expired.away : InterruptedCall("Wait"));
+      update_.Fail(away ? expired.away : InterruptedCall("wait"));
       s_.uncertain = s_.uncertain && !away;
       return;
     }

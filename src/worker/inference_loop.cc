@@ -146,7 +146,8 @@ void InferenceLoop::Execute(const SendRegistration&) {
 void InferenceLoop::Execute(const ReclaimMemory&) {
   const Status reason(
       Code::kCancelled,
-      "its memory was needed while it sent the version on; if that ends the update, publish again");
+      "its engine needed the memory while it sent the version on; if that ends the update, let trainers "
+      "publish again");
   peer_source_.Dispatch(MemoryReclaimed{.reason = reason});
 }
 

@@ -24,10 +24,10 @@ class InferenceEvents {
   void operator()(const protocol::Welcome& welcome) {
     if (s_.ended || welcome.term < s_.term) return;
     // A new session: the controller knows no more of an update that was under way.
-    update_.BeginAbort(Error(Code::kUnavailable, "the controller began a new session, which ends ",
-                             protocol::ToString(s_.update),
-                             "; it offers the version again: call Receive or Wait again, or Abort"),
-                       /*tell=*/false);
+    update_.BeginAbort(
+        Error(Code::kUnavailable, "the controller began a new session, which ends ",
+              protocol::ToString(s_.update), "; it offers the version again: receive that, or abort"),
+        /*tell=*/false);
     s_.next.reset();
     s_.retried = s_.closed_silently = false;
     s_.term = welcome.term;
@@ -44,9 +44,8 @@ class InferenceEvents {
     // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
     // anew.
     if (s_.step != Step::kReady || s_.abort || !s_.IsLastPart())
-      update_.LeaveBehind(
-          Error(Code::kUnavailable, "the plan changed, which ends ", protocol::ToString(s_.update),
-                "; it begins again under the new plan: call Receive or Wait again, or Abort"));
+      update_.LeaveBehind(Error(Code::kUnavailable, "the plan changed during ", protocol::ToString(s_.update),
+                                ", which ends it on this rank; receive the next one, or abort"));
     s_.next.reset();
     s_.epoch = plan.epoch;
     s_.prepared = false;
@@ -63,7 +62,7 @@ class InferenceEvents {
     // The controller has left the update at hand; this one begins when that one's memory is fenced.
     s_.next = request;
     update_.LeaveBehind(Error(Code::kCancelled, protocol::ToString(s_.update),
-                              " was ended for a later update; call Receive or Wait again for that one"));
+                              " was ended for a later update; receive that one"));
   }
 
   void operator()(const protocol::Commit& commit) {
@@ -266,9 +265,9 @@ std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent
 
 Status CheckReadable(const InferenceState& state) {
   if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; call resume first"};
-  if (!state.registered) return {Code::kInvalidArgument, "nothing is registered; call Register first"};
+  if (!state.registered) return {Code::kInvalidArgument, "nothing is registered; call register first"};
   if (state.user != UserPhase::kOutside && state.user != UserPhase::kFinished)
-    return {Code::kInvalidArgument, "an update is under way; call Digest after Finish or Abort"};
+    return {Code::kInvalidArgument, "an update is under way; call digest after finish or abort"};
   if (state.served.number < 0)
     return {Code::kUnavailable,
             "this rank serves no version: the live tensors may be a mixture of versions; receive one first"};

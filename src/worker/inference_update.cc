@@ -210,7 +210,7 @@ void UpdateAtHand::CompleteAbort() {
   if (waits_on && switched)
     TellAbort(Error(Code::kUnavailable, text,
                     " was taken back before this rank had finished it, for a newer version or another "
-                    "source; call Receive again, or Abort"));
+                    "source; receive again, or abort"));
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
   answers_.TellLoss();  // Of a worker that was lost meanwhile: a superseded update has not said it.
 }

@@ -58,7 +58,7 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
   auto connection = endpoint.Find(source.incarnation);
   if (!connection)
     return Error(Code::kUnavailable, "the connection from ", source.name,
-                 " is gone; see its log, and if that ends the update, publish again");
+                 " is gone; see its log, and if that ends the update, let trainers publish again");
   GrantOptions options;
   options.transfers = transfers.count();
   options.on_transfer = [self = shared_from_this(), index](uint32_t transfer, const GrantProgress& progress) {
@@ -250,7 +250,8 @@ Status GrantSet::VerifyDigests(size_t index) const {
                wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
                " at this rank is not what ", name, " had when it sent it (digests differ, ", wrong.size(),
                " of ", source.sent.size(),
-               " tensors); change no tensor before wait_sources returns, and check memory, NICs and cables");
+               " tensors); change no tensor before wait_sources returns, and check memory and, between "
+               "hosts, NICs and cables");
 }
 
 Status GrantSet::VerifyChecksums(size_t index) const {
@@ -300,7 +301,7 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
     const uint64_t sum = std::max<uint64_t>(hasher.Finish(), 1);
     if (sum != sums[chunk])
       return Error(Code::kCorrupt, "bytes from ", name, " arrived changed (chunk ", chunk, " of transfer ",
-                   transfer, ", wrong checksum); check memory, NICs and cables of both hosts");
+                   transfer, ", wrong checksum); check memory and, between hosts, NICs and cables");
     cursor = walk.cursor();
   }
   return Status::Ok();

@@ -101,7 +101,7 @@ Status FindSources(SendPlan& plan) {
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
     if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
       return Error(Code::kProtocol, "the routing table needs ", tensor.name, " ", ToString(box),
-                   ", which this process has not registered; if it has registered again, wait for the next "
+                   ", which this rank has not registered; if it has registered again, wait for the next "
                    "plan, else use the same weightcast on all hosts");
     }
     plan.sources.push_back(found->second);

@@ -141,7 +141,7 @@ class TrainerWorker final : public Trainer {
     std::shared_ptr<const SourceMemory> memory;
     session_->loop().RunAndWait([&] { memory = memory_; });
     if (memory == nullptr)
-      return Status(Code::kInvalidArgument, "this trainer has registered nothing; call Register first");
+      return Status(Code::kInvalidArgument, "this trainer has registered nothing; call register first");
     return DigestsOf(memory->given(), memory->reader.get(), *memory->devices, interrupted_);
   }
 

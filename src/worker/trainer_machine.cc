@@ -229,7 +229,7 @@ class TrainerEvents {
     if (!s_.sendings.empty() || !std::ranges::all_of(s_.publications, &Publication::free)) {
       const Status reason(
           Code::kUnavailable,
-          "an update is under way; call Register after WaitSources of that update has returned");
+          "an update is under way; call register after wait_sources of that update has returned");
       return t_.Add(AnswerTrainer{reason, {}});
     }
     // A version that was held is not in this memory.
@@ -246,7 +246,7 @@ class TrainerEvents {
     if (s_.ended) return t_.Add(AnswerTrainer{s_.end, {}});
     Status error;
     if (!s_.registered)
-      error = {Code::kInvalidArgument, "nothing is registered; call Register before Publish"};
+      error = {Code::kInvalidArgument, "nothing is registered; call register before publish"};
     if (publish.number <= s_.last_number) {
       error = Error(Code::kInvalidArgument, "version ", publish.number, " is not higher than ",
                     s_.last_number, "; give a higher number");

@@ -53,8 +53,9 @@ def live_model(model: torch.nn.Module, monkeypatch: Any, selector: str = "all", 
     ],
 )  # fmt: skip
 def test_settings(setting: str, value: Any, monkeypatch: Any) -> None:
+    flag = "--" + setting.replace("_", "-")
     with pytest.raises(
-        wc.InvalidArgument, match=rf"^SGLang's setting {setting} is .*{value}.*; start SGLang without it$"
+        wc.InvalidArgument, match=rf"^SGLang's setting {setting} is .*{value}.*; start SGLang without {flag}$"
     ):
         live_model(OneLayer(UnquantizedLinearMethod), monkeypatch, **{setting: value})
 

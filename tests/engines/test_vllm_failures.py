@@ -68,7 +68,8 @@ def refuses_options(engine: Process) -> None:
     with wc.Controller("127.0.0.1:0", settings=FAST) as controller:
         place = {"controller": controller.address, "settings": FAST}
         for section, name in (("parallel_config", "enable_eplb"), ("model_config", "enable_sleep_mode")):
-            with pytest.raises(RemoteError, match=f"{name}.*start vLLM without it"):
+            flag = "--" + name.replace("_", "-")
+            with pytest.raises(RemoteError, match=f"{name}.*start vLLM without {flag}"):
                 engine.call("refuse", section, name, True, place)
         with wc.Trainer(controller.address, settings=FAST) as trainer:
             trainer.register(make_model("dense"))

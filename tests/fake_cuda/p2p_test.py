@@ -66,7 +66,7 @@ class P2pTest(unittest.TestCase):
         self.assertEqual(one["devices"], [0, 1, 0, 1])
 
     def test_what_is_refused(self):
-        words = "--devices names device 7; name one of the 2 that are here"
+        words = "--devices names device 7; name one of the 2 that the host of process 1 has"
         self.assertIn(words, self.refused("--devices", "0,7"))
         self.assertIn("'x' is not the number of a GPU", self.refused("--devices", "x"))
         self.assertIn("allowed: write, read", self.refused("--ops", "ping"))

@@ -248,7 +248,10 @@ def test_an_address_that_is_taken():
 
 
 def test_arguments_that_cannot_be():
-    with pytest.raises(wc.InvalidArgument, match=r"rank is 2; it must be an integer in \[0, 1\]"):
+    with pytest.raises(
+        wc.InvalidArgument,
+        match=r"rank is 2, world_size is 2; rank must be an integer in \[0, world_size - 1\]",
+    ):
         collective.Group(2, 2, "127.0.0.1:1")
     with pytest.raises(wc.InvalidArgument, match="is not an address"):
         collective.Group(0, 2, "localhost", settings=SETTINGS)

@@ -43,5 +43,7 @@ def test_without_http_there_is_no_page():
 
 def test_beyond_loopback_a_page_needs_a_token(monkeypatch):
     monkeypatch.delenv("WEIGHTCAST_TOKEN_FILE")
-    with pytest.raises(wc.Permission, match="without a job token option http listens on loopback only"):
+    with pytest.raises(
+        wc.Permission, match=r"without a job token option http \(--http\) listens on loopback only"
+    ):
         wc.Controller("127.0.0.1:0", settings=FAST, http="0.0.0.0:0")

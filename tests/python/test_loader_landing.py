@@ -125,7 +125,7 @@ def test_phases_with_commit_and_served(job):
     inference.begin()
     version = inference.receive(30)
     engine.switch(version)
-    with pytest.raises(wc.InvalidArgument, match="Served was called without Commit"):
+    with pytest.raises(wc.InvalidArgument, match="served was called without commit"):
         inference.served(0)
     inference.commit()
     inference.served(10)

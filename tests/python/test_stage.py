@@ -90,7 +90,9 @@ def test_other_tensors_than_the_first_time_are_refused(again, words):
 
 
 def test_bad_ranks_and_names_are_refused():
-    with pytest.raises(wc.InvalidArgument, match=r"rank is 2; it must be an integer in \[0, 1\]"):
+    with pytest.raises(
+        wc.InvalidArgument, match=r"rank is 2, world is 2; rank must be an integer in \[0, world - 1\]"
+    ):
         Stage(gathered(0), 2, 2)
     with pytest.raises(wc.InvalidArgument, match="bias comes twice"):
         Stage([*gathered(1, names=["bias"]), *gathered(1, names=["bias"])])

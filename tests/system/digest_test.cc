@@ -123,7 +123,7 @@ TEST_F(DigestRefused, WhereBytesMayLand) {
   for (auto& rank : engine_) ASSERT_TRUE(rank->Begin().ok());
   const Status status = engine_[0]->Digest().status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("call Digest after Finish or Abort"));
+  EXPECT_THAT(status.message(), HasSubstr("call digest after finish or abort"));
   for (auto& rank : engine_) ASSERT_TRUE(rank->Abort().ok());
   EXPECT_EQ(ValuesOf(engine_), ValuesOf(trainers_));
 }

@@ -245,7 +245,7 @@ TEST_P(Groups, WhatCannotBeIsRefused) {
   EXPECT_THAT(refusal([](auto& options) { options.on_switch = [](const Version&) { return Status::Ok(); }; }),
               HasSubstr("on_switch cannot be used with groups"));
   ASSERT_TRUE(rank.Register(*engine).ok());
-  EXPECT_THAT(engine->Wait({}, In(1)).status().message(), HasSubstr("Wait cannot receive in 3 groups"));
+  EXPECT_THAT(engine->Wait({}, In(1)).status().message(), HasSubstr("wait cannot receive in 3 groups"));
   EXPECT_THAT(engine->Receive(In(1)).status().message(), HasSubstr("call ReceiveGroup for each"));
   EXPECT_FALSE(engine->Digest().ok());
 

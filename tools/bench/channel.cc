@@ -35,14 +35,16 @@ Result<std::string> BenchChannel::Receive(TimePoint deadline, size_t limit) cons
   const auto take = [&](char* out, size_t size) {
     const Status status = ReceiveAll(fd_.get(), out, size, deadline);
     if (status.ok() || status.code() == Code::kTimedOut) return OfBenchmark(status);
-    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly; see its output");
+    return Status(Code::kPeerDead,
+                  "a process of the benchmark has ended unexpectedly; see the output (of both hosts, which "
+                  "must have one release)");
   };
   std::string head(sizeof(uint32_t), '\0');
   WC_RETURN_IF_ERROR(take(head.data(), head.size()));
   const auto size = ByteReader(head).Get<uint32_t>();
   if (size > limit)
     return Error(Code::kProtocol, "a process of the benchmark sent a message of ", size,
-                 " bytes, more than the ", limit, " allowed; run the same release on both sides");
+                 " bytes, more than the ", limit, " allowed; run one release on both hosts");
   std::string message(size, '\0');
   WC_RETURN_IF_ERROR(take(message.data(), message.size()));
   return message;

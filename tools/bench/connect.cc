@@ -188,12 +188,14 @@ class Member {
     const auto live = endpoint_->Peers();
     if (live.size() != peers()) {
       return Error(Code::kUnavailable, "process ", rank_, " of the benchmark has ", live.size(),
-                   " connections instead of ", peers(), "; see its output");
+                   " connections instead of ", peers(),
+                   "; see the output above, and run this where cores are idle");
     }
     for (const PeerInfo& peer : live) {
       if (what_.transport != "any" && peer.transport != what_.transport)
-        return Error(Code::kUnavailable, "process ", rank_, " has no connection over ", what_.transport, ": ",
-                     peer.description, "; see its output");
+        return Error(Code::kUnavailable, "process ", rank_, " of the benchmark was to connect over ",
+                     what_.transport, " only and has: ", peer.description,
+                     "; please report this as a bug, with the command line");
     }
     return Status::Ok();
   }

@@ -148,11 +148,11 @@ Result<std::vector<double>> ThroughSocket(const FloorCase& what, int fd, double 
     Refresh(from, round);
     const TimePoint begin = Clock::now();
     if (!Through(fd, from, /*out=*/true) || !Through(fd, answer, /*out=*/false))
-      return Status(Code::kPeerDead, "the benchmark's other process has closed its socket; see its output");
+      return Status(Code::kPeerDead, "the benchmark's other process closed its socket; see the output above");
     const double time = Seconds(Clock::now() - begin);
     // When the other side has read them as well.
     if (!Through(fd, answer, /*out=*/false))
-      return Status(Code::kPeerDead, "the benchmark's other process has closed its socket; see its output");
+      return Status(Code::kPeerDead, "the benchmark's other process closed its socket; see the output above");
     return time;
   });
 }
@@ -175,7 +175,7 @@ Result<std::vector<double>> PingPongs(double seconds, const std::function<bool()
     const TimePoint begin = Clock::now();
     for (size_t i = 0; i < kBatch; ++i)
       if (!once())
-        return Status(Code::kPeerDead, "the other process of the ping-pong has exited; see its output");
+        return Status(Code::kPeerDead, "the other process of the ping-pong has exited; see the output above");
     return Seconds(Clock::now() - begin) / kBatch / 2;
   };
   return Repeat(seconds, batch);

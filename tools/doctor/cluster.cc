@@ -40,8 +40,11 @@ Result<std::vector<std::string>> HostsOfWorkers(const Settings& settings) {
     }
   }
   if (std::ranges::count(lines, '\n') < 2)
-    return Error(Code::kInvalidArgument, "fewer than two hosts have workers of the controller at ",
-                 settings.controller, "; name hosts in a file, with --cluster");
+    return Error(
+        Code::kInvalidArgument, "only ", std::ranges::count(lines, '\n'), " of the ", seen.size(),
+        " hosts with workers of the controller at ", settings.controller,
+        " tell a numeric address (setting advertise), and --workers needs two; name hosts in a file, with "
+        "--cluster");
   auto hosts = peertest::ParseHostsFile(lines);
   if (hosts.ok()) return hosts;
   return Error(Code::kInvalidArgument, "the hosts of the workers of the controller at ", settings.controller,

@@ -101,6 +101,8 @@ Status HostTests::Serve(const Context& context) {
                                              .master = master,
                                              .settings = context.settings,
                                              .on_over = [&] { over.Wake(); }});
+  if (!server.ok() && server.status().code() == Code::kExhausted)
+    return Error(Code::kExhausted, "cannot serve tests at ", listen, ": ", server.status().message());
   if (!server.ok())
     return Error(server.status().code(), server.status().message(), "; give another port with --listen");
   const std::string address = peertest::TargetText({.host = place.host, .port = (*server)->port()});

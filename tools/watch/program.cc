@@ -88,7 +88,8 @@ void PassStopOn(pid_t pid) {
 
 Status ForwardAll(std::array<Stream, 2>& streams, pid_t pid, const Program::Options& options) {
   const auto ended = OpenPidFd(pid);
-  if (!ended.ok()) return ended.status();
+  if (!ended.ok())
+    return Error(ended.status().code(), "the program that was started: ", ended.status().message());
   bool stopping = false;
   bool over = false;
   while (streams[0].from.valid() || streams[1].from.valid()) {

@@ -155,7 +155,9 @@ def read_timeline(folder: pathlib.Path) -> list[dict[str, Any]]:
 def check_folder(folder: str | pathlib.Path, resume: bool) -> None:
     """`InvalidArgument` if a new run would write into the report of another."""
     if not resume and read_lines(pathlib.Path(folder) / ITERATIONS):
-        raise InvalidArgument(f"{folder} has the report of a run; name another --output, or add --resume")
+        raise InvalidArgument(
+            f"{folder} has the report of a run; name another --output, or go on with --resume"
+        )
 
 
 class Report:

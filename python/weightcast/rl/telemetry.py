@@ -85,8 +85,8 @@ class Telemetry:
             for name in sorted(set(ours) | set(theirs)):
                 if ours.get(name) != theirs.get(name):
                     raise Corrupt(
-                        f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} "
-                        f"and {ours.get(name)} at the trainers; check memory, NICs and cables of both hosts"
+                        f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} and "
+                        f"{ours.get(name)} at the trainers; check memory and, between hosts, NICs and cables"
                     )
         if silent & here:
             names = ", ".join(sorted(silent & here))

@@ -112,7 +112,9 @@ def _refuse_settings(args: Any) -> None:
     }
     for name, (given, why) in refused.items():
         if value := given and getattr(args, name):
-            raise InvalidArgument(f"SGLang's setting {name} is {value}, {why}; start SGLang without it")
+            raise InvalidArgument(
+                f"SGLang's setting {name} is {value}, {why}; start SGLang without --{name.replace('_', '-')}"
+            )
 
 
 def _refuse_model(updater: Any, model: torch.nn.Module) -> None:

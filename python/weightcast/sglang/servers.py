@@ -80,7 +80,7 @@ class Servers:
         if "weightcast" not in answer:
             raise InvalidArgument(
                 f"{url} runs without weightcast: install it beside SGLang, set WEIGHTCAST_CONTROLLER there, "
-                "and leave it in SGLANG_PLUGINS if that is set"
+                "and leave it in SGLANG_PLUGINS if that is set; if all is so, its log says what failed"
             )
 
     def _everywhere(self, step: Callable[[str], None]) -> None:

@@ -58,12 +58,14 @@ def warn_if_untested(version: str) -> None:
 def refuse_settings(config: Any, layers: Mapping[str, torch.nn.Module]) -> None:
     if getattr(config.parallel_config, "enable_eplb", False):
         raise InvalidArgument(
-            "enable_eplb moves experts between ranks while weights arrive; start vLLM without it"
+            "enable_eplb moves experts between ranks while weights arrive; start vLLM without --enable-eplb"
         )
     if getattr(config.model_config, "enable_sleep_mode", False):
-        raise InvalidArgument("enable_sleep_mode has not been tried with weightcast; start vLLM without it")
+        raise InvalidArgument(
+            "enable_sleep_mode has not been tried with weightcast; start vLLM without --enable-sleep-mode"
+        )
     if config.lora_config is not None:
-        raise InvalidArgument("enable_lora renames the model's layers; start vLLM without it")
+        raise InvalidArgument("enable_lora renames the model's layers; start vLLM without --enable-lora")
     if getattr(config.model_config, "use_mla", False):
         raise InvalidArgument(
             "MLA attention derives weights of its own, which has not been tried with weightcast; update this "

@@ -112,9 +112,10 @@ Result<Channel> Channel::Connect(std::string_view name) {
     if (errno != ECONNREFUSED)
       return ChannelError("cannot connect to the peer's Unix socket",
                           "; both processes must be in one network namespace");
-    return Status(Code::kUnavailable,
-                  "the peer is not on this host, is in another network namespace, or has ended; check that "
-                  "it runs, and allow tcp in setting transport");
+    return Status(
+        Code::kUnavailable,
+        "the peer's Unix socket is not there: the peer is in another network namespace, or has just "
+        "ended; to use shm, run both in one network namespace, else allow tcp in setting transport");
   }
   return Channel(std::move(fd));
 }

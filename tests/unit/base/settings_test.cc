@@ -94,7 +94,9 @@ TEST_F(SettingsTest, AnUnknownVariableIsWarnedAboutOnceAndThoseOfNoSettingAreNot
 }
 
 TEST_F(SettingsTest, AnUnknownNameIsAnError) {
-  EXPECT_EQ(Refusal("laese", "1"), "no setting is called 'laese'; use a name of docs/settings.md");
+  EXPECT_EQ(Refusal("laese", "1"),
+            "no setting is called 'laese'; use the name of a flag in docs/settings.md, with _ for -, such as "
+            "port_range");
   EXPECT_EQ(Settings::From({{"", ""}}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(Settings().Get("laese"), "");
 }

@@ -136,7 +136,7 @@ TEST_F(ConnectTest, AWrongTokenIsRefusedOnBothSides) {
   EXPECT_EQ(status.code(), Code::kPermission);
   EXPECT_THAT(status.message(), HasSubstr("trainer 0"));
   EXPECT_THAT(status.message(),
-              HasSubstr("does not know the job token of trainer 1; check WEIGHTCAST_TOKEN_FILE"));
+              HasSubstr("does not know the job token of trainer 1; give both the same WEIGHTCAST_TOKEN"));
   EXPECT_EQ(b.accepted(), 0U);
   b.Destroy();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("does not know the job token"));

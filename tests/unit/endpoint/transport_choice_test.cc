@@ -117,7 +117,7 @@ TEST_F(TransportChoiceTest, BadSettingsAreSaid) {
   EXPECT_THAT(CreateStatus({{"bind", "example.com"}}).message(), HasSubstr("setting bind is 'example.com'"));
   EXPECT_THAT(CreateStatus({{"advertise", "::::"}}).message(), HasSubstr("setting advertise"));
   EXPECT_THAT(CreateStatus({{"interface", "nosuch0"}}).message(),
-              HasSubstr("setting interface is 'nosuch0'"));
+              HasSubstr("no interface of setting interface, 'nosuch0', is up and has an"));
   EXPECT_THAT(CreateStatus({}, "").message(), HasSubstr("no job token"));
   EXPECT_THAT(CreateStatus({}, "short").message(), HasSubstr("too weak"));
   EXPECT_THAT(CreateStatus({}, "two words, of which one is a secret").message(),

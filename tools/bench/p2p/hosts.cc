@@ -41,9 +41,10 @@ std::string Proof(const std::string& token, std::string_view side, std::string_v
 
 Status Verify(std::string_view got, const std::string& expected) {
   if (stream::Secret(got) == stream::Secret(expected)) return Status::Ok();
-  return {Code::kPermission,
-          "the other host of the benchmark has another job token; set WEIGHTCAST_TOKEN_FILE to the same "
-          "token on both hosts"};
+  return {
+      Code::kPermission,
+      "the other host of the benchmark has another job token; give both hosts the same WEIGHTCAST_TOKEN or "
+      "setting token_file"};
 }
 
 /// At the host that was called.
@@ -51,8 +52,7 @@ Status ProveToCaller(const BenchChannel& channel, const std::string& token) {
   const TimePoint deadline = Clock::now() + FromSeconds(kProofSeconds);
   WC_ASSIGN_OR_RETURN(const std::string greeting, channel.Receive(deadline, kMaxProof));
   if (!greeting.starts_with(kGreeting) || greeting.size() != kGreeting.size() + 32)
-    return {Code::kProtocol,
-            "what answers is not a benchmark of this version; run the same release on both hosts"};
+    return {Code::kProtocol, "the caller is not a benchmark of this release"};
   const std::string own = Nonce();
   const std::string nonces = StrCat(greeting.substr(kGreeting.size()), own);
   WC_RETURN_IF_ERROR(channel.Send(own));

@@ -71,7 +71,7 @@ Result<int64_t> DeviceOf(const PartySetup& setup, const Settings& settings) {
   const int64_t device = setup.devices[setup.number % setup.devices.size()];
   if (device < count) return device;
   return Error(Code::kInvalidArgument, "--devices names device ", device, "; name one of the ", count,
-               " that are here, numbered from 0");
+               " that the host of process ", setup.number, " has, numbered from 0");
 }
 
 }  // namespace

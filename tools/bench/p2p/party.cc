@@ -24,6 +24,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 constexpr uint64_t kWakeBytes = 4096;  ///< At the end of the memory: two pings, and what is not measured.
 constexpr Duration kPong = std::chrono::seconds(10);  ///< By then a ping or a signal is answered.
 constexpr double kMeetSeconds = 60;
+constexpr std::string_view kOneRelease =
+    "; run one release on both hosts (on one host, report this as a bug)";
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
 
 /// The connection that a peer opens.
@@ -38,8 +40,9 @@ class Arrival {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, FromSeconds(kMeetSeconds), [&] { return connection_.has_value(); }))
       return *connection_;
-    return Error(Code::kTimedOut, "the benchmark's other process has not connected within ", kMeetSeconds,
-                 " s; run the benchmark where cores are idle");
+    return Error(
+        Code::kTimedOut, "the benchmark's other process has not connected within ", kMeetSeconds,
+        " s; between hosts, check the firewall (setting port_range), else run it where cores are idle");
   }
 
  private:
@@ -54,8 +57,7 @@ class Party {
 
   Result<std::string> Do(std::string_view message) {
     if (message.empty())
-      return Status(Code::kProtocol,
-                    "this process of the benchmark got an empty message; run the same release on both sides");
+      return Error(Code::kProtocol, "a process of the benchmark got an empty message", kOneRelease);
     const auto ask = static_cast<Ask>(message.front());
     message.remove_prefix(1);
     switch (ask) {
@@ -68,8 +70,8 @@ class Party {
       case Ask::kCheck:
         break;
       default:
-        return Error(Code::kProtocol, "this process of the benchmark got a message of the unknown type ",
-                     static_cast<int>(ask), "; run the same release on both sides");
+        return Error(Code::kProtocol, "a process of the benchmark got a message of the unknown type ",
+                     static_cast<int>(ask), kOneRelease);
     }
     WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeStruct<PartyWork>(message));
     WC_RETURN_IF_ERROR(Accept(work));
@@ -86,9 +88,10 @@ class Party {
   Result<std::string> SetUp(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeStruct<PartySetup>(message));
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
-      return Error(Code::kProtocol, "this process of the benchmark was set up ",
-                   endpoint_ != nullptr ? "twice" : StrCat("with ", setup.bytes, " bytes, above ", kMaxBytes),
-                   "; run the same release on both sides");
+      return Error(Code::kProtocol, "process ", setup.number, " of the benchmark ",
+                   endpoint_ != nullptr ? StrCat("was set up twice", kOneRelease)
+                                        : StrCat("would take ", setup.bytes, " bytes of memory, above ",
+                                                 kMaxBytes, "; give smaller --sizes"));
     transport_ = setup.transport;
     if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
@@ -119,10 +122,8 @@ class Party {
   Result<std::string> Meet(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartyConnect order, DecodeStruct<PartyConnect>(message));
     if (endpoint_ == nullptr)
-      return Status(
-          Code::kProtocol,
-          "this process of the benchmark was told to connect before its set-up; run the same release "
-          "on both sides");
+      return Error(Code::kProtocol, "a process of the benchmark was told to connect before its set-up",
+                   kOneRelease);
     const Identity peer{.job = "bench",
                         .role = "bench",
                         .engine = "",
@@ -136,8 +137,10 @@ class Party {
       return Error(Code::kProtocol, "a process of another benchmark (", ToString(connection.peer()),
                    ") has connected, instead of this benchmark's; run the benchmark again");
     if (connection.transport_name() != transport_) {
-      return Error(Code::kUnavailable, "the processes have no connection over ", transport_, ": ",
-                   connection.Describe(), "; the warnings above say why");
+      return Error(Code::kUnavailable, "process ", endpoint_->self().rank,
+                   " of the benchmark was to connect over ", transport_,
+                   " only and has: ", connection.Describe(),
+                   "; please report this as a bug, with the command line");
     }
     WC_ASSIGN_OR_RETURN(remote_, connection.Import(order.peer.descriptor));
     connection_.emplace(std::move(connection));
@@ -161,7 +164,7 @@ class Party {
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
     return Error(Code::kProtocol, "the benchmark was asked for operation '", work.op, "' on ", work.slots,
                  " x ", work.iovs, " x ", work.piece_bytes, " bytes, which is unknown, or not inside its ",
-                 all, " bytes of memory; run the same release on both sides");
+                 all, " bytes of memory", kOneRelease);
   }
 
   /// Accept has checked that both lie within the memory.
@@ -278,7 +281,7 @@ class Party {
     theirs.id = in.Get<decltype(theirs.id)>();
     if (!in.ok() || !in.rest().empty())
       return Error(Code::kProtocol, "the benchmark's other process sent a notice of ", notice.size(),
-                   " bytes that names no grant; run the same release on both sides");
+                   " bytes that names no grant", kOneRelease);
     return theirs;
   }
 
