@@ -182,8 +182,7 @@ int ParseAndExecute(const std::vector<std::unique_ptr<Command>>& commands, int a
   } catch (const CLI::ParseError& error) {
     return FinishParse(error, root);
   }
-  const auto chosen =
-      std::find_if(all.begin(), all.end(), [](const Parsed& one) { return one.app->parsed(); });
+  const auto chosen = std::ranges::find_if(all, [](const Parsed& one) { return one.app->parsed(); });
   if (!AddProgram(*chosen, {dashes, argv + argc})) {
     PrintError("The following argument was not expected: --; see `weightcast --help`");
     return kWrongCommandLine;

@@ -116,8 +116,7 @@ void Acceptor::Hold(UniqueFd fd) {
 
 /// The oldest that has sent nothing; else the oldest that has its answer; else any.
 void Acceptor::EndOne() {
-  const auto silent =
-      std::find_if(held_.begin(), held_.end(), [](const auto& one) { return one.second.seen == 0; });
+  const auto silent = std::ranges::find_if(held_, [](const auto& one) { return one.second.seen == 0; });
   if (silent != held_.end()) return End(silent);
   const auto answered = std::find_if(held_.begin(), held_.end(), [](const auto& one) {
     return one.second.ending && one.second.out.empty();

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/strings.h"
 #include "weightcast/status.h"

@@ -50,33 +50,14 @@ uint64_t LeftIn(const std::string& folder, const char* limit_file, const char* u
   return *limit - std::min(*limit, used);
 }
 
-/// A limit of any group above holds as well. Inside a container the path that /proc tells may not be
-/// visible; then the mount's root is our own group.
-uint64_t LeftInHierarchy(const std::string& root, std::string path, const char* limit_file,
-                         const char* usage_file) {
-  uint64_t left = LeftIn(root, limit_file, usage_file);
-  while (!path.empty() && path != "/") {
-    left = std::min(left, LeftIn(root + path, limit_file, usage_file));
-    path.resize(std::min(path.rfind('/'), path.size()));
-  }
-  return left;
-}
-
 uint64_t GroupAvailable() {
-  std::ifstream groups("/proc/self/cgroup");
   uint64_t left = kUnknown;
-  for (std::string line; std::getline(groups, line);) {
-    // "4:memory:/path" (v1) or "0::/path" (v2).
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1);
-    if (controllers.empty()) {
-      left = std::min(left, LeftInHierarchy("/sys/fs/cgroup", path, "/memory.max", "/memory.current"));
-    } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
-      left = std::min(left, LeftInHierarchy("/sys/fs/cgroup/memory", path, "/memory.limit_in_bytes",
-                                            "/memory.usage_in_bytes"));
+  for (const ControlGroup& group : ControlGroupsOf("")) {
+    if (group.controllers.empty()) {
+      left = std::min(left, LeftIn("/sys/fs/cgroup" + group.path, "/memory.max", "/memory.current"));
+    } else if (("," + group.controllers + ",").find(",memory,") != std::string::npos) {
+      left = std::min(left, LeftIn("/sys/fs/cgroup/memory" + group.path, "/memory.limit_in_bytes",
+                                   "/memory.usage_in_bytes"));
     }
   }
   return left;
@@ -94,6 +75,22 @@ uint64_t AddressesAvailable() {
 }
 
 }  // namespace
+
+std::vector<ControlGroup> ControlGroupsOf(const std::string& root) {
+  std::ifstream lines(root + "/proc/self/cgroup");
+  std::vector<ControlGroup> groups;
+  for (std::string line; std::getline(lines, line);) {
+    // "4:memory:/path" (v1) or "0::/path" (v2).
+    const size_t first = line.find(':');
+    const size_t second = line.find(":/", first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    for (std::string path = line.substr(second + 1); path.size() > 1; path.resize(path.rfind('/')))
+      groups.push_back({controllers, path});
+    groups.push_back({controllers, ""});
+  }
+  return groups;
+}
 
 uint64_t AvailableMemory() { return std::min({HostAvailable(), GroupAvailable(), AddressesAvailable()}); }
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <mutex>
 #include <vector>
 

@@ -148,8 +148,7 @@ Settings::Settings(){
 }
 
 Status Settings::Set(std::string_view name, std::string_view text) {
-  const auto row =
-      std::find_if(kTable.begin(), kTable.end(), [&](const auto& info) { return info.name == name; });
+  const auto row = std::ranges::find(kTable, name, &SettingInfo::name);
   if (row == kTable.end())
     return Error(Code::kInvalidArgument, "no setting is called '", name, "'; use a name of docs/settings.md");
   Settings changed = *this;
@@ -192,8 +191,8 @@ Result<Settings> Settings::FromEnvironment() {
     const size_t equals = std::min(line.find('='), line.size());
     const std::string_view variable = line.substr(0, equals);
     if (std::ranges::find(kOthers, variable) != kOthers.end()) continue;
-    const auto row = std::find_if(kTable.begin(), kTable.end(),
-                                  [&](const auto& info) { return EnvironmentName(info.name) == variable; });
+    const auto row =
+        std::ranges::find(kTable, variable, [](const auto& info) { return EnvironmentName(info.name); });
     if (row == kTable.end()) {
       WarnUnknown(variable);
       continue;

@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>

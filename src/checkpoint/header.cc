@@ -119,9 +119,8 @@ Result<Header> ParseHeader(std::string json, std::optional<int64_t> data_bytes) 
   for (const auto& tensor : tensors) WC_RETURN_IF_ERROR(CheckSize(tensor));
   WC_RETURN_IF_ERROR(CheckUniqueNames(tensors, text->metadata));
   // Empty tensors before the one that begins where they do.
-  std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
-    return std::tie(a.begin, a.end, a.info.name) < std::tie(b.begin, b.end, b.info.name);
-  });
+  std::ranges::sort(tensors, {},
+                    [](const StoredTensor& one) { return std::tie(one.begin, one.end, one.info.name); });
   WC_RETURN_IF_ERROR(CheckSideBySide(tensors));
 
   Header header;

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string_view>
-
 #include "control/rules.h"
 
 namespace weightcast::control {

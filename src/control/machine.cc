@@ -3,7 +3,6 @@
 #include <variant>
 
 #include "control/roster_changes.h"
-#include "control/roster_facts.h"
 
 namespace weightcast::control {
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-
 #include "control/command_state.h"
 #include "control/deadline_state.h"
 #include "control/engine_state.h"

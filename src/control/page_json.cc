@@ -2,11 +2,9 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <unordered_map>
 #include <utility>
 
 #include "base/json.h"
-#include "base/strings.h"
 
 namespace weightcast::control {
 namespace {

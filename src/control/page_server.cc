@@ -151,8 +151,7 @@ class EventFeed final : public http::Feed {
     if (changed) again = std::min(again, next_state_);
     texts_->LookForUpdates();
     const auto& updates = texts_->updates();
-    const auto next = std::partition_point(updates.begin(), updates.end(),
-                                           [&](const auto& one) { return one.change <= change_; });
+    const auto next = std::ranges::upper_bound(updates, change_, {}, &Texts::Update::change);
     if (next == updates.end()) return nullptr;
     change_ = next->change;
     return next->event;

@@ -10,8 +10,7 @@ constexpr size_t kMostOfEach = 16;
 
 template <typename Moved>
 void KeepSlowest(std::vector<Moved>& all) {
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Moved& a, const Moved& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(all, std::greater(), &Moved::seconds);
   if (all.size() <= kMostOfEach) return;
   all.resize(kMostOfEach);
   all.shrink_to_fit();
@@ -68,8 +67,8 @@ PageState::Shown PageState::shown() const {
 
 PageState::Records PageState::UpdatesAfter(uint64_t change) const {
   const std::lock_guard lock(mutex_);
-  const auto first = std::partition_point(updates_.begin(), updates_.end(),
-                                          [&](const auto& one) { return one->change <= change; });
+  const auto first =
+      std::ranges::partition_point(updates_, [&](const auto& one) { return one->change <= change; });
   return {first, updates_.end()};
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "control/roster.h"
 #include "protocol/messages.h"

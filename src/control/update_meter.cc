@@ -1,7 +1,5 @@
 #include "control/update_meter.h"
 
-#include <algorithm>
-
 #include "base/wall_clock.h"
 
 namespace weightcast::control {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 

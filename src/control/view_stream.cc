@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <utility>
 
 #include "base/advice.h"

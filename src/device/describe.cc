@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "base/advice.h"
 #include "base/hash.h"

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <string>
-
 #include "base/strings.h"
 #include "device/attribute.h"
 #include "device/error.h"

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <utility>
 #include <variant>
 
 #include "base/strings.h"

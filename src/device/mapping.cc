@@ -1,12 +1,10 @@
 #include "device/mapping.h"
 
-#include <limits>
 #include <numeric>
 #include <span>
 
 #include "base/advice.h"
 #include "base/strings.h"
-#include "device/error.h"
 #include "device/mapped_range.h"
 
 namespace weightcast::device {

@@ -2,14 +2,12 @@
 
 #include <cstring>
 #include <deque>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/advice.h"
 #include "base/random.h"
 #include "base/strings.h"
-#include "device/error.h"
 
 namespace weightcast::device {
 namespace {

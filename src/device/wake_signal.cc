@@ -1,7 +1,5 @@
 #include "device/wake_signal.h"
 
-#include <utility>
-
 namespace weightcast::device {
 
 Result<std::shared_ptr<WakeSignal>> WakeSignal::Create() {

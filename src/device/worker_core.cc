@@ -9,7 +9,6 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/pause.h"
-#include "base/strings.h"
 
 namespace weightcast::device {
 namespace {

@@ -1,7 +1,6 @@
 #include "digest/digest.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 

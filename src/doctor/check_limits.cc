@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "base/strings.h"
 #include "doctor/checks.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include "base/strings.h"
 #include "doctor/checks.h"

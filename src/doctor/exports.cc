@@ -1,6 +1,5 @@
 #include "doctor/exports.h"
 
-#include <algorithm>
 #include <set>
 #include <vector>
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <fstream>
 
+#include "base/available.h"
 #include "base/strings.h"
 #include "doctor/gather.h"
 #include "topology/files.h"
@@ -38,36 +39,24 @@ int64_t ReadLimit(const fs::path& file) {
 
 bool IsLess(int64_t one, int64_t other) { return one != kUnknown && (other == kUnknown || one < other); }
 
-/// A limit of each group above holds too. In a container the path may not be visible; then the root of the
-/// mount is our own group.
-void ReadGroups(const fs::path& mount, std::string path, const char* limit, const char* used,
-                LimitFacts& facts) {
-  for (;; path.resize(std::min(path.rfind('/'), path.size()))) {
-    const fs::path folder = mount.native() + path;
-    if (const int64_t bytes = ReadLimit(folder / limit); IsLess(bytes, facts.cgroup_memory_bytes)) {
-      facts.cgroup_memory_bytes = bytes;
-      facts.cgroup_memory_used = ReadLimit(folder / used);
-      facts.cgroup = path.empty() ? "/" : path;
-    }
-    if (const int64_t count = ReadLimit(folder / "pids.max"); IsLess(count, facts.cgroup_processes))
-      facts.cgroup_processes = count;
-    if (path.empty() || path == "/") return;
+void ReadGroup(const fs::path& folder, const std::string& path, const char* limit, const char* used,
+               LimitFacts& facts) {
+  if (const int64_t bytes = ReadLimit(folder / limit); IsLess(bytes, facts.cgroup_memory_bytes)) {
+    facts.cgroup_memory_bytes = bytes;
+    facts.cgroup_memory_used = ReadLimit(folder / used);
+    facts.cgroup = path.empty() ? "/" : path;
   }
+  if (const int64_t count = ReadLimit(folder / "pids.max"); IsLess(count, facts.cgroup_processes))
+    facts.cgroup_processes = count;
 }
 
 void ReadControlGroups(const fs::path& root, LimitFacts& facts) {
-  std::ifstream groups(root / "proc/self/cgroup");
-  const fs::path mount = root / "sys/fs/cgroup";
-  for (std::string line; std::getline(groups, line);) {
-    // "0::/path" (v2), "4:memory:/path" (v1).
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1);
-    if (controllers.empty()) ReadGroups(mount, path, "memory.max", "memory.current", facts);
+  const std::string mount = root / "sys/fs/cgroup";
+  for (const auto& [controllers, path] : ControlGroupsOf(root)) {
+    if (controllers.empty()) ReadGroup(mount + path, path, "memory.max", "memory.current", facts);
     if (controllers == "memory" || controllers == "pids")
-      ReadGroups(mount / controllers, path, "memory.limit_in_bytes", "memory.usage_in_bytes", facts);
+      ReadGroup(StrCat(mount, "/", controllers, path), path, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                facts);
   }
 }
 
@@ -134,8 +123,7 @@ CudaFacts GatherCuda(const Sources& sources) {
   facts.error = found.status.message();
   facts.version = found.driver;
   const auto address_of = [&](int ordinal) {
-    const auto at = std::ranges::find_if(
-        found.gpus, [&](const device::ListedGpu& one) { return one.gpu.ordinal == ordinal; });
+    const auto at = std::ranges::find(found.gpus, ordinal, [](const auto& one) { return one.gpu.ordinal; });
     return at == found.gpus.end() ? StrCat(ordinal) : at->pci_address;
   };
   for (const device::ListedGpu& one : found.gpus) {

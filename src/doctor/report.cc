@@ -7,7 +7,6 @@
 
 #include "base/json.h"
 #include "base/strings.h"
-#include "doctor/exports.h"
 #include "doctor/facts_json.h"
 
 namespace weightcast::doctor {

@@ -29,8 +29,7 @@ Status CheckNames(const Identity& self) {
 
 Status AddTransport(const transport::TransportFactory& factory, const EndpointOptions& options,
                     Poller& poller, Created& created) {
-  const bool twice =
-      std::any_of(created.begin(), created.end(), [&](const auto& n) { return n.name == factory.name; });
+  const bool twice = std::ranges::find(created, factory.name, &Links::Created::name) != created.end();
   if (twice)
     return Error(Code::kInvalidArgument, "setting transport names ", factory.name, " twice; name it once");
   auto transport = factory.create({.settings = options.settings, .self = options.self.incarnation});
@@ -47,8 +46,7 @@ Result<Created> CreateTransports(const EndpointOptions& options, Factories facto
   Created created;
   const auto wanted = SplitList(options.settings.transport);
   for (const std::string_view name : wanted) {
-    const auto found =
-        std::find_if(factories.begin(), factories.end(), [&](const auto& f) { return f.name == name; });
+    const auto found = std::ranges::find(factories, name, &transport::TransportFactory::name);
     if (found == factories.end()) {
       return Error(Code::kInvalidArgument, "setting transport has '", name,
                    "', which is not a transport; allowed: ",

@@ -1,7 +1,5 @@
 #include "endpoint/handshake_listener.h"
 
-#include <netinet/in.h>
-
 #include <algorithm>
 
 #include "base/split_list.h"
@@ -57,8 +55,7 @@ std::vector<std::string> FoundAddresses(const Settings& settings, int family, ui
   auto found = LocalAddresses(settings.interface);
   if (family == AF_INET)
     std::erase_if(found, [](const auto& address) { return address.family() != AF_INET; });
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return Remoteness(a) < Remoteness(b); });
+  std::ranges::stable_sort(found, {}, Remoteness);
   std::vector<std::string> addresses;
   for (SocketAddress& address : found) {
     address.set_port(port);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "endpoint/use_table.h"
-#include "memory/memory.h"
 #include "transport/types.h"
 #include "weightcast/region.h"
 

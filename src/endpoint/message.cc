@@ -53,9 +53,7 @@ std::optional<std::vector<PathOffer>> ParseOffers(std::string_view payload) {
     const auto blob = in.GetString(kMaxBlob);
     offer.open = open == 1;
     offer.blob = offer.open ? std::string(blob) : Printable(blob);
-    const bool known = std::any_of(offers.begin(), offers.end(), [&](const PathOffer& other) {
-      return other.transport == offer.transport;
-    });
+    const bool known = std::ranges::find(offers, offer.transport, &PathOffer::transport) != offers.end();
     if (open > 1 || known || offer.transport.empty()) return std::nullopt;
     offers.push_back(std::move(offer));
   }

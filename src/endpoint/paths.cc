@@ -139,16 +139,12 @@ Status Paths::OnOffers(std::string_view payload, TimePoint deadline) {
     answers.push_back(Answer(paths_.back(), offer, deadline));
   }
   hooks_.send({MessageType::kAnswers, EncodeOffers(answers)});
-  const bool any = std::any_of(paths_.begin(), paths_.end(),
-                               [](const Path& path) { return path.here != Path::State::kDown; });
-  if (!any) Fail();
+  if (std::ranges::all_of(paths_, [](const Path& path) { return path.here == Path::State::kDown; })) Fail();
   return Status::Ok();
 }
 
 PathOffer Paths::Answer(Path& path, const PathOffer& offer, TimePoint deadline) {
-  const auto known = std::find_if(allowed_.begin(), allowed_.end(), [&](const NamedTransport& allowed) {
-    return allowed.name == offer.transport;
-  });
+  const auto known = std::ranges::find(allowed_, offer.transport, &NamedTransport::name);
   if (!offer.open) {
     SetDown(path, StrCat("at the peer: ", offer.blob));
   } else if (known == allowed_.end()) {
@@ -190,8 +186,8 @@ void Paths::Report(const Path& path, bool ready) {
 // --- Both ------------------------------------------------------------------------------------------
 
 Paths::Path* Paths::Find(LinkId link) {
-  const auto found = std::find_if(paths_.begin(), paths_.end(),
-                                  [&](const Path& path) { return path.open && path.link == link; });
+  const auto found =
+      std::ranges::find_if(paths_, [&](const Path& path) { return path.open && path.link == link; });
   return found == paths_.end() ? nullptr : &*found;
 }
 

@@ -310,8 +310,7 @@ void Regions::Finish(RegisteredMemory& registration) {
 
 size_t Regions::open() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<size_t>(
-      std::count_if(by_id_.begin(), by_id_.end(), [](const auto& entry) { return entry != nullptr; }));
+  return by_id_.size() - static_cast<size_t>(std::ranges::count(by_id_, nullptr));
 }
 
 }  // namespace weightcast::endpoint

@@ -75,8 +75,7 @@ void Sender::Start(const Path& path) {
 }
 
 uint32_t Sender::lanes_up() const {
-  return static_cast<uint32_t>(
-      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.up; }));
+  return static_cast<uint32_t>(std::ranges::count(lanes_, true, &Lane::up));
 }
 
 // --- Transfers ---------------------------------------------------------------------------------

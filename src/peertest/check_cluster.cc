@@ -8,7 +8,6 @@
 #include "base/strings.h"
 #include "peertest/attribute.h"
 #include "peertest/check_peer.h"
-#include "peertest/summary.h"
 #include "peertest/units.h"
 
 namespace weightcast::peertest {

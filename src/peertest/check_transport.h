@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "doctor/finding.h"
 #include "peertest/facts.h"
 

@@ -1,7 +1,6 @@
 #include "peertest/describe_host.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 
 #include "base/process.h"

@@ -1,7 +1,6 @@
 #include "peertest/echo_socket.h"
 
 #include <netinet/in.h>
-#include <netinet/ip.h>
 #include <sys/uio.h>
 
 #include <algorithm>

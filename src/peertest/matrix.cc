@@ -2,10 +2,8 @@
 #include <map>
 
 #include "base/statistics.h"
-#include "base/strings.h"
 #include "peertest/check_cluster.h"
 #include "peertest/check_peer.h"
-#include "peertest/summary.h"
 #include "peertest/units.h"
 
 namespace weightcast::peertest {

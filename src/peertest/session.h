@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "base/socket.h"
 #include "peertest/data_link.h"
 #include "peertest/echo_responder.h"
 #include "peertest/messages.h"

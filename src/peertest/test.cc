@@ -1,7 +1,6 @@
 #include "peertest/test.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>

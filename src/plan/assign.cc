@@ -161,10 +161,8 @@ std::vector<Shipment> AssignBalanced(PieceList& list, const FairShare& share, in
       choices.push_back(i);
     }
   }
-  std::sort(choices.begin(), choices.end(), [&](uint32_t a, uint32_t b) {
-    const Piece& left = list.pieces[a];
-    const Piece& right = list.pieces[b];
-    return std::tuple(left.set, left.to.rank(), a) < std::tuple(right.set, right.to.rank(), b);
+  std::ranges::sort(choices, {}, [&](uint32_t choice) {
+    return std::tuple(list.pieces[choice].set, list.pieces[choice].to.rank(), choice);
   });
   for (size_t first = 0; first < choices.size();) {
     const uint32_t set = list.pieces[choices[first]].set;

@@ -80,8 +80,7 @@ void Flow::Number(const ReplicaSets& sets, std::span<const uint32_t> chosen) {
   for (size_t i = 0; i < chosen.size(); ++i) {
     const auto members = sets[chosen[i]];
     for (size_t m = 0; m < members.size(); ++m) {
-      const auto rank =
-          static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), members[m]) - ranks.begin());
+      const auto rank = static_cast<int>(std::ranges::lower_bound(ranks, members[m]) - ranks.begin());
       edges_.push_back({static_cast<int>(i), rank, sets.FirstMember(chosen[i]) + m});
       ++first_into_rank_[rank + 1];
     }
@@ -179,8 +178,7 @@ int64_t Flow::CapacityOfCut() const {
   // What the unsatisfied sets reach: its ranks are full, and no other set sends to them.
   int64_t bytes = 0;
   for (size_t s = 0; s < demand_.size(); ++s) bytes += set_level_[s] == kUnreached ? 0 : demand_[s];
-  const auto ranks =
-      std::count_if(rank_level_.begin(), rank_level_.end(), [](int l) { return l != kUnreached; });
+  const auto ranks = std::ranges::count_if(rank_level_, [](int level) { return level != kUnreached; });
   return DivideUp(bytes, ranks);
 }
 
@@ -237,9 +235,7 @@ FairShare ShareFairly(const ReplicaSets& sets, std::span<const int64_t> demand, 
     groups.Join(sets[set]);
     order.push_back(set);
   }
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    return std::pair(groups.Find(sets[a][0]), a) < std::pair(groups.Find(sets[b][0]), b);
-  });
+  std::ranges::sort(order, {}, [&](uint32_t set) { return std::pair(groups.Find(sets[set][0]), set); });
   for (size_t first = 0; first < order.size();) {
     size_t last = first + 1;
     while (last < order.size() && groups.Find(sets[order[last]][0]) == groups.Find(sets[order[first]][0]))

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/advice.h"
-#include "base/strings.h"
 
 namespace weightcast::plan {
 namespace {

@@ -12,9 +12,8 @@
 namespace weightcast::plan {
 
 std::optional<int> Layout::Find(std::string_view name) const {
-  const auto at =
-      std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                       [&](int32_t index, std::string_view wanted) { return tensor(index).name < wanted; });
+  const auto at = std::ranges::lower_bound(
+      by_name_, name, {}, [&](int32_t index) -> std::string_view { return tensor(index).name; });
   if (at == by_name_.end() || tensor(*at).name != name) return std::nullopt;
   return *at;
 }

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <span>
-#include <vector>
 
 #include "plan/layout.h"
 

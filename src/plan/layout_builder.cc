@@ -114,9 +114,7 @@ Status LayoutBuilder::AddBoxes(const TensorInfo& tensor, bool not_sent, std::spa
 
 Result<Layout> LayoutBuilder::Build() {
   WC_RETURN_IF_ERROR(CheckAllAdded());
-  std::sort(items_.begin(), items_.end(), [](const Item& a, const Item& b) {
-    return a.tensor != b.tensor ? a.tensor < b.tensor : a.rank < b.rank;
-  });
+  std::ranges::sort(items_, {}, [](const Item& item) { return std::pair(item.tensor, item.rank); });
   std::vector<const Pattern*> pattern_of(infos_.size(), nullptr);
   for (const auto& [tensor, pattern] : patterns_) pattern_of[static_cast<size_t>(tensor)] = &pattern;
 

@@ -393,9 +393,8 @@ Result<std::vector<Link>> Resolver::Run() {
   }
   for (const auto& [key, parts] : fuses_) WC_RETURN_IF_ERROR(FinishFuse(key.first, key.second, parts));
   WC_RETURN_IF_ERROR(CheckPartners());
-  std::sort(links_.begin(), links_.end(), [](const Link& a, const Link& b) {
-    return std::tie(a.dst_tensor, a.dst_start, a.src_tensor) <
-           std::tie(b.dst_tensor, b.dst_start, b.src_tensor);
+  std::ranges::sort(links_, {}, [](const Link& link) {
+    return std::tie(link.dst_tensor, link.dst_start, link.src_tensor);
   });
   return std::move(links_);
 }
@@ -414,8 +413,8 @@ Result<Transform> TransformBetween(const TensorInfo& source, const TensorInfo& d
 }
 
 bool MatchesAny(std::span<const std::string> patterns, std::string_view name) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return MatchName(pattern, name).has_value(); });
+  return std::ranges::any_of(patterns,
+                             [&](const auto& pattern) { return MatchName(pattern, name).has_value(); });
 }
 
 Result<std::vector<Link>> ResolveLinks(const NameRules& rules, const Layout& trainers,

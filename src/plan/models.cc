@@ -178,8 +178,7 @@ int TensorParallelDim(const TensorInfo& tensor) {
   if (last == std::string_view::npos) return kReplicate;
   const std::string_view stem = name.substr(0, last);
   const std::string_view layer = stem.substr(stem.rfind('.') + 1);  // npos + 1 is 0.
-  const auto row = std::find_if(kLayers.begin(), kLayers.end(),
-                                [&](const LayerRow& entry) { return entry.layer == layer; });
+  const auto row = std::ranges::find(kLayers, layer, &LayerRow::layer);
   if (row == kLayers.end()) return kReplicate;
   // A bias belongs to the outputs; where the inputs are cut, every rank adds or skips it whole.
   if (tensor.shape.size() == 1) return row->cut == CutAlong::kOutputs ? 0 : kReplicate;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/advice.h"
-#include "base/strings.h"
 
 namespace weightcast::plan {
 namespace {

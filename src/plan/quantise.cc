@@ -1,7 +1,6 @@
 #include "plan/quantise.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/advice.h"
 #include "base/strings.h"

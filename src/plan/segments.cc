@@ -1,7 +1,6 @@
 #include "plan/segments.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/strings.h"
 

@@ -1,7 +1,6 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "weightcast/tensor.h"
 
 #include <array>
-#include <utility>
 
 namespace weightcast {
 namespace {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/strings.h"
-
 namespace weightcast::stream {
 namespace {
 

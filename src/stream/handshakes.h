@@ -7,9 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/fd.h"
 #include "base/poller.h"

@@ -9,8 +9,6 @@
 
 #include "base/acceptor.h"
 #include "base/log.h"
-#include "base/socket.h"
-#include "base/strings.h"
 #include "base/thread.h"
 #include "stream/bind.h"
 #include "stream/client_hello.h"

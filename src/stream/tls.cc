@@ -4,7 +4,6 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-#include <algorithm>
 #include <array>
 
 #include "base/strings.h"

@@ -2,7 +2,6 @@
 
 #include <openssl/types.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <functional>
 
 #include "base/strings.h"
 #include "topology/device_file.h"

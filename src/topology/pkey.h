@@ -3,7 +3,6 @@
 #include <infiniband/verbs.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 

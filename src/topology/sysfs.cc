@@ -1,7 +1,6 @@
 #include "topology/sysfs.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "base/strings.h"

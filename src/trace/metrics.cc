@@ -130,8 +130,7 @@ std::vector<Metric> Snapshot() {
     const std::lock_guard lock(Metrics().collecting);
     for (const auto& [id, collect] : Metrics().collectors) collect(metrics);
   }
-  std::stable_sort(metrics.begin(), metrics.end(),
-                   [](const Metric& a, const Metric& b) { return a.name < b.name; });
+  std::ranges::stable_sort(metrics, {}, &Metric::name);
   return metrics;
 }
 

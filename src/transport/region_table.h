@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "memory/memory.h"
-#include "transport/types.h"
 
 namespace weightcast::transport {
 

@@ -1,6 +1,5 @@
 #include "worker/commit_group.h"
 
-#include <string_view>
 #include <utility>
 
 #include "base/strings.h"

@@ -89,8 +89,7 @@ bool SendPlan::IsStaged(const plan::RankTable::Route& route) const {
 
 bool SendPlan::IsStaged(size_t target, uint32_t transfer) const {
   const auto items = batches[target].Of(transfer);
-  return std::any_of(items.begin(), items.end(),
-                     [&](const Item& item) { return IsStaged(table.routes[item.route]); });
+  return std::ranges::any_of(items, [&](const Item& item) { return IsStaged(table.routes[item.route]); });
 }
 
 Status FindSources(SendPlan& plan) {

@@ -17,8 +17,7 @@ class Publications {
   explicit Publications(TrainerTransition& transition) : t_(transition), s_(transition.state) {}
 
   Publication* Find(int64_t number) {
-    const auto at = std::find_if(s_.publications.begin(), s_.publications.end(),
-                                 [&](const auto& publication) { return publication.number == number; });
+    const auto at = std::ranges::find(s_.publications, number, &Publication::number);
     return at == s_.publications.end() ? nullptr : &*at;
   }
 
@@ -61,9 +60,8 @@ class Publications {
   }
 
   void TryFree(Publication& publication) {
-    const bool in_flight = std::any_of(s_.sendings.begin(), s_.sendings.end(), [&](const Sending& sending) {
-      return sending.number == publication.number;
-    });
+    const bool in_flight =
+        std::ranges::find(s_.sendings, publication.number, &Sending::number) != s_.sendings.end();
     if (publication.free || !publication.release || in_flight) return;
     publication.free = true;
     t_.Add(FreeSources{publication.number, publication.outcome});
@@ -228,10 +226,7 @@ class TrainerEvents {
 
   void operator()(const TrainerRegisterCalled&) {
     if (s_.ended) return t_.Add(AnswerTrainer{s_.end, {}});
-    const bool busy =
-        !s_.sendings.empty() || std::any_of(s_.publications.begin(), s_.publications.end(),
-                                            [](const Publication& publication) { return !publication.free; });
-    if (busy) {
+    if (!s_.sendings.empty() || !std::ranges::all_of(s_.publications, &Publication::free)) {
       const Status reason(
           Code::kUnavailable,
           "an update is under way; call Register after WaitSources of that update has returned");

@@ -283,11 +283,6 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return kOk;
 }
 
-CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
-  Call call("cuFlushGPUDirectRDMAWrites", kPlain);
-  return call.result() != kOk ? call.result() : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t,
                              CUdriverProcAddressQueryResult* status) {
   *function = nullptr;

@@ -72,15 +72,6 @@ namespace weightcast::drivers {
 using namespace fake_cuda;  // NOLINT: this is its C side.
 extern "C" {
 
-CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
-                                       CUmemAllocationGranularity_flags) {
-  Call call("cuMemGetAllocationGranularity", kNoContext);
-  if (call.result() != kOk) return call.result();
-  if (!Valid(TheProcess(), *properties)) return CUDA_ERROR_INVALID_VALUE;
-  *granularity = kGranularity;
-  return kOk;
-}
-
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t length,
                      const CUmemAllocationProp* properties, unsigned long long flags) {
   Call call("cuMemCreate", kNoContext | kDisturbs);

@@ -60,9 +60,6 @@
     (CUmemGenericAllocationHandle * handle, size_t length, const CUmemAllocationProp* properties,            \
      unsigned long long flags),                                                                              \
     (handle, length, properties, flags))                                                                     \
-  X(MemGetAllocationGranularity, cuMemGetAllocationGranularity,                                              \
-    (size_t* granularity, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags option),   \
-    (granularity, properties, option))                                                                       \
   X(MemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle,                            \
     (CUmemAllocationProp * properties, CUmemGenericAllocationHandle handle), (properties, handle))           \
   X(MemRelease, cuMemRelease, (CUmemGenericAllocationHandle handle), (handle))                               \
@@ -121,9 +118,7 @@
     (stream, address, value, flags))                                                                         \
   X(MemGetHandleForAddressRange, cuMemGetHandleForAddressRange,                                              \
     (void* handle, CUdeviceptr address, size_t length, CUmemRangeHandleType type, unsigned long long flags), \
-    (handle, address, length, type, flags))                                                                  \
-  X(FlushGPUDirectRDMAWrites, cuFlushGPUDirectRDMAWrites,                                                    \
-    (CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope), (target, scope))
+    (handle, address, length, type, flags))
 
 namespace weightcast::drivers {
 

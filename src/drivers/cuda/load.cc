@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <mutex>
-#include <string>
 
 #include "base/strings.h"
 #include "drivers/cuda/abi.h"

@@ -1,7 +1,6 @@
 #include "transport/tcp/lane_acceptor.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -7,10 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/advice.h"
-#include "base/log.h"
 #include "base/process.h"
-#include "base/strings.h"
 #include "transport/tcp/factory.h"
 #include "transport/tcp/keys.h"
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
 #include <string_view>
 

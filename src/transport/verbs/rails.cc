@@ -149,9 +149,8 @@ Result<std::string> Rails::Answer(std::string_view blob, std::vector<Agreed>& ag
     const NicPair& pair = pairs[i];
     const OfferedNic& offered = offer.nics[pair.offered];
     Nic& nic = *nics_[pair.nic];
-    const auto sharing = static_cast<size_t>(
-        std::count_if(pairs.begin() + static_cast<std::ptrdiff_t>(i), pairs.end(),
-                      [&](const NicPair& other) { return other.offered == pair.offered; }));
+    const auto sharing =
+        static_cast<size_t>(std::ranges::count(std::span(pairs).subspan(i), pair.offered, &NicPair::offered));
     std::vector<QueueName> names = NamesOf(offered, taken[pair.offered]);
     names.resize(1 + std::min<size_t>((names.size() - 1) / sharing, DataQueuesOf(nic)));
     auto rail = MakeRail(nic, offered.address, names);

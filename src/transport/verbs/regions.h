@@ -3,7 +3,6 @@
 #include <infiniband/verbs.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -11,10 +10,8 @@
 
 #include "base/fd.h"
 #include "device/health.h"
-#include "memory/memory.h"
 #include "transport/imports.h"
 #include "transport/region_table.h"
-#include "transport/types.h"
 #include "transport/verbs/address.h"
 
 namespace weightcast::transport::verbs {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/advice.h"
 #include "base/log.h"
-#include "base/strings.h"
 #include "transport/verbs/factory.h"
 
 namespace weightcast::transport {

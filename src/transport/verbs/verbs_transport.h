@@ -8,7 +8,6 @@
 
 #include "base/poller.h"
 #include "base/timer_fd.h"
-#include "drivers/ibverbs/ibverbs.h"
 #include "transport/event_queue.h"
 #include "transport/lane_transport.h"
 #include "transport/verbs/link.h"

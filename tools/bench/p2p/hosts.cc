@@ -126,8 +126,7 @@ Settings SettingsOn(const std::string& local_address, Settings settings) {
 Result<std::string> TokenFor(const std::string& host, const Settings& settings) {
   WC_ASSIGN_OR_RETURN(const control::Token token, control::LoadToken(settings));
   WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(host, 0));
-  const bool loopback =
-      std::all_of(addresses.begin(), addresses.end(), [](const auto& one) { return one.IsLoopback(); });
+  const bool loopback = std::ranges::all_of(addresses, &SocketAddress::IsLoopback);
   if (token.configured() || loopback) {
     WC_ASSIGN_OR_RETURN(const std::string key, token.SharedKey(stream::Purpose::kPeers));
     return ToHex(key);

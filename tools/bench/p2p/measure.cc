@@ -189,8 +189,7 @@ Status MeasureP2p(const std::vector<P2pCase>& cases, const P2pOptions& options,
   P2pCrew crew;
   WC_RETURN_IF_ERROR(crew.Start(options));
   const uint64_t direction = MemoryFor(cases, options);
-  const bool messages =
-      std::any_of(cases.begin(), cases.end(), [](const P2pCase& one) { return one.op == "send"; });
+  const bool messages = std::ranges::find(cases, "send", &P2pCase::op) != cases.end();
   WC_ASSIGN_OR_RETURN(
       const std::vector<int32_t> devices,
       SetUp(crew, cases.front(), options.both ? 2 * direction : direction, messages, options));
