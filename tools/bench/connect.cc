@@ -13,10 +13,10 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
+#include "base/thread.h"
 #include "tools/bench/processes.h"
 #include "weightcast/clock.h"
 #include "weightcast/endpoint.h"
-#include "worker/background.h"
 
 namespace weightcast::tools {
 namespace {
@@ -172,7 +172,7 @@ class Member {
     for (auto left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) places.push_back(ReadPlace(in));
     const TimePoint deadline = Patience();
     std::vector<Status> outcomes(places.size());
-    worker::ForEachInParallel(places.size(), kThreads, [&](size_t i) {
+    ForEachInParallel(places.size(), kThreads, [&](size_t i) {
       const Identity expected{.job = "bench",
                               .role = "bench",
                               .engine = "",
