@@ -19,7 +19,8 @@ class BasicByteWriter {
   BasicByteWriter() = default;
   explicit BasicByteWriter(Out out) : out_(std::move(out)) {}
 
-  /// Little-endian numbers; one byte for a bool or an enum; arrays, pairs and tuples as their elements.
+  /// Little-endian numbers; one byte for a bool or an enum; a text as PutString; arrays, pairs and tuples as
+  /// their elements.
   template <typename... T>
   void Put(const T&... values) {
     (PutOne(values), ...);
@@ -43,6 +44,8 @@ class BasicByteWriter {
       char raw[sizeof(T)];
       std::memcpy(raw, &value, sizeof(T));  // x86-64 and aarch64 Linux are little-endian.
       out_.append(raw, sizeof(T));
+    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      PutString(value);
     } else {
       std::apply([this](const auto&... elements) { this->Put(elements...); }, value);
     }
@@ -51,6 +54,14 @@ class BasicByteWriter {
   Out out_;
 };
 using ByteWriter = BasicByteWriter<std::string>;
+
+/// What ByteWriter::Put writes of these values.
+template <typename... T>
+std::string PackBytes(const T&... values) {
+  ByteWriter out;
+  out.Put(values...);
+  return out.Take();
+}
 
 /// Reads what ByteWriter wrote, from bytes that may be hostile: after the first read past the end
 /// every read gives zero or empty and ok() is false.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -18,5 +19,13 @@ std::string JsonText(const nlohmann::ordered_json& value, int indent = -1);
 
 /// The value, or one for which is_discarded() holds if `text` is not JSON. Does not throw.
 nlohmann::json ParseJson(std::string_view text);
+
+/// An array of what `make` makes of each element.
+template <typename Json = nlohmann::ordered_json, typename Range, typename Make>
+Json JsonArray(const Range& range, const Make& make) {
+  Json array = Json::array();
+  for (const auto& one : range) array.push_back(std::invoke(make, one));
+  return array;
+}
 
 }  // namespace weightcast

@@ -1,5 +1,7 @@
 #include "base/thread.h"
 
+#include <algorithm>
+#include <atomic>
 #include <future>
 #include <system_error>
 #include <utility>
@@ -37,6 +39,21 @@ Status CheckThreads(size_t wanted) {
   if (status.ok()) return status;
   return Error(status.code(), "this process can start only ", threads.size(), " more threads and needs ",
                wanted, "; raise the limit of processes (ulimit -u, or the container's)");
+}
+
+void ForEachInParallel(size_t count, size_t threads, const std::function<void(size_t)>& task) {
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) task(i);
+  };
+  std::vector<std::thread> helpers;
+  for (size_t i = 1; i < std::min(count, threads); ++i) {
+    auto helper = StartThread("wc-helper", work);
+    if (!helper.ok()) break;
+    helpers.push_back(std::move(*helper));
+  }
+  work();
+  for (auto& helper : helpers) helper.join();
 }
 
 }  // namespace weightcast

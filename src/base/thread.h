@@ -14,4 +14,8 @@ Result<std::thread> StartThread(const char* name, std::function<void()> body);
 /// Ok if this process may start so many more threads. Asked at a start, so that a limit too low shows there.
 Status CheckThreads(size_t wanted);
 
+/// Calls task(i) for 0..count-1 on up to `threads` threads, of which one is the caller's; where the system
+/// gives fewer, these do it all. Returns when all are over.
+void ForEachInParallel(size_t count, size_t threads, const std::function<void(size_t)>& task);
+
 }  // namespace weightcast

@@ -14,35 +14,23 @@ static_assert(protocol::kMaxWholeBytes + kEnvelopeHead <= stream::kMostFrameByte
 static_assert(plan::kMaxPieceBytes + kEnvelopeHead <= stream::kMostFrameBytes);
 
 std::string Enclose(const Envelope& envelope, std::string_view part) {
-  ByteWriter out;
-  out.Put(envelope.number);
-  out.Put(envelope.acknowledged);
-  out.Put(envelope.session);
-  out.Put(static_cast<uint8_t>(envelope.kind));
-  out.PutRaw(part);
-  return out.Take();
+  return PackBytes(envelope.number, envelope.acknowledged, envelope.session, envelope.kind).append(part);
 }
 
-std::string Enclose(const Outgoing& out) {
-  const Envelope envelope{
-      .number = out.number, .acknowledged = out.acknowledged, .session = out.session, .kind = out.kind};
-  return Enclose(envelope, out.packet->parts[out.part]);
-}
+std::string Enclose(const Outgoing& out) { return Enclose(out, out.packet->parts[out.part]); }
 
 Result<Opened> OpenEnvelope(std::string body) {
   ByteReader reader(body);
   Opened opened;
-  opened.envelope.number = reader.Get<uint64_t>();
-  opened.envelope.acknowledged = reader.Get<uint64_t>();
-  opened.envelope.session = reader.Get<uint64_t>();
-  const auto kind = reader.Get<uint8_t>();
+  Envelope& envelope = opened.envelope;
+  reader.Get(envelope.number, envelope.acknowledged, envelope.session, envelope.kind);
   if (!reader.ok())
     return Error(Code::kProtocol, "it sent a message of ", body.size(), " bytes, below the header's ",
                  kEnvelopeHead, "; use the same weightcast on all hosts");
-  if (kind > static_cast<uint8_t>(PartKind::kLast))
-    return Error(Code::kProtocol, "it sent a message part of the unknown kind ", static_cast<int>(kind),
-                 ", above ", static_cast<int>(PartKind::kLast), "; use the same weightcast on all hosts");
-  opened.envelope.kind = static_cast<PartKind>(kind);
+  if (envelope.kind > PartKind::kLast)
+    return Error(Code::kProtocol, "it sent a message part of the unknown kind ",
+                 static_cast<int>(envelope.kind), ", above ", static_cast<int>(PartKind::kLast),
+                 "; use the same weightcast on all hosts");
   body.erase(0, kEnvelopeHead);
   opened.part = std::move(body);
   return opened;

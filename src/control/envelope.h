@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -9,17 +8,8 @@
 #include "control/session_link.h"
 #include "weightcast/status.h"
 
-/// What stands before a message, or a piece of one, in a frame of a stream (docs/wire.md, "Control plane").
-/// Pure functions.
+/// Envelopes as bytes, in a frame of a stream (docs/wire.md, "Control plane"). Pure functions.
 namespace weightcast::control {
-
-struct Envelope {
-  uint64_t number = 0;        ///< Of the message within its session and direction, from 1; 0: not numbered.
-  uint64_t acknowledged = 0;  ///< All of the other side's numbers up to here have arrived.
-  uint64_t session = 0;       ///< Hello: the session to go on with, 0: none. Welcome: the session.
-  PartKind kind = PartKind::kWhole;
-  friend bool operator==(const Envelope&, const Envelope&) = default;
-};
 
 inline constexpr size_t kEnvelopeHead = 25;
 

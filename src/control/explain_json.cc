@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 
 Json TimeOf(double seconds) { return seconds == kNever ? Json(nullptr) : Json(seconds); }
 
-Json JsonOf(const protocol::Span& span) {
+Json SpanJson(const protocol::Span& span) {
   Json json{{"kind", protocol::NameOf(span.kind)}, {"seconds", span.seconds}};
   if (span.stalled > 0) json["stalled"] = span.stalled;
   if (span.part > 0) json["part"] = span.part;
@@ -25,18 +25,16 @@ Json JsonOf(const protocol::Span& span) {
   return json;
 }
 
-Json JsonOf(const RankTimeline& rank) {
-  Json parts = Json::array();
-  for (const auto& part : rank.parts)
-    parts.push_back({{"asked", TimeOf(part.asked)},
-                     {"granted", TimeOf(part.granted)},
-                     {"started", TimeOf(part.started)},
-                     {"ready", TimeOf(part.ready)}});
-  Json routes = Json::array();
-  for (const auto& route : rank.routes)
-    routes.push_back({{"source", route.source}, {"bytes", route.bytes}, {"seconds", route.seconds}});
-  Json spans = Json::array();
-  for (const auto& span : rank.spans) spans.push_back(JsonOf(span));
+Json RankJson(const RankTimeline& rank) {
+  const Json parts = JsonArray(rank.parts, [](const auto& part) -> Json {
+    return {{"asked", TimeOf(part.asked)},
+            {"granted", TimeOf(part.granted)},
+            {"started", TimeOf(part.started)},
+            {"ready", TimeOf(part.ready)}};
+  });
+  const Json routes = JsonArray(rank.routes, [](const auto& route) -> Json {
+    return {{"source", route.source}, {"bytes", route.bytes}, {"seconds", route.seconds}};
+  });
   return {{"name", rank.name},
           {"engine", rank.engine},
           {"parts", parts},
@@ -45,16 +43,15 @@ Json JsonOf(const RankTimeline& rank) {
           {"serve", TimeOf(rank.serve)},
           {"serving", TimeOf(rank.serving)},
           {"routes", routes},
-          {"spans", spans}};
+          {"spans", JsonArray(rank.spans, SpanJson)}};
 }
 
-Json JsonOf(const SourceTimeline& source) {
-  Json spans = Json::array();
-  for (const auto& [to, span] : source.sendings) {
-    Json one = JsonOf(span);
-    one["to"] = to;
-    spans.push_back(std::move(one));
-  }
+Json SourceJson(const SourceTimeline& source) {
+  const Json spans = JsonArray(source.sendings, [](const auto& sending) {
+    Json one = SpanJson(sending.span);
+    one["to"] = sending.to;
+    return one;
+  });
   return {{"name", source.name},
           {"published", TimeOf(source.published)},
           {"started", TimeOf(source.started)},
@@ -62,24 +59,22 @@ Json JsonOf(const SourceTimeline& source) {
           {"spans", spans}};
 }
 
-Json JsonOf(const Cost& cost) {
+Json CostJson(const Cost& cost) {
   return {{"cause", NameOf(cost.cause)},
           {"worker", cost.worker},
           {"victim", cost.victim},
           {"seconds", cost.seconds}};
 }
 
-Json JsonOf(const Segment& segment) {
-  Json costs = Json::array();
-  for (const Cost& cost : segment.costs) costs.push_back(JsonOf(cost));
+Json SegmentJson(const Segment& segment) {
   return {{"step", NameOf(segment.step)},
           {"worker", segment.worker},
           {"begin", segment.begin},
           {"seconds", segment.seconds},
-          {"costs", costs}};
+          {"costs", JsonArray(segment.costs, CostJson)}};
 }
 
-Json JsonOf(const Verdict& verdict) {
+Json VerdictJson(const Verdict& verdict) {
   return {{"slow", verdict.slow},           {"cause", NameOf(verdict.cause)}, {"worker", verdict.worker},
           {"victim", verdict.victim},       {"seconds", verdict.seconds},     {"share", verdict.share},
           {"usual", TimeOf(verdict.usual)}, {"history", verdict.history},     {"text", verdict.text},
@@ -88,23 +83,15 @@ Json JsonOf(const Verdict& verdict) {
 
 Json JsonOf(const Explained& update) {
   const UpdateTimeline& timeline = update.timeline;
-  Json ranks = Json::array();
-  Json sources = Json::array();
-  Json path = Json::array();
-  Json costs = Json::array();
-  Json commands = Json::array();
-  Json stalls = Json::array();
-  for (const auto& rank : timeline.ranks) ranks.push_back(JsonOf(rank));
-  for (const auto& source : timeline.sources) sources.push_back(JsonOf(source));
-  for (const auto& segment : update.path) path.push_back(JsonOf(segment));
-  for (const auto& cost : update.costs) costs.push_back(JsonOf(cost));
-  for (const auto& command : timeline.commands)
-    commands.push_back({{"engine", command.engine},
-                        {"command", protocol::NameOf(command.command)},
-                        {"asked", TimeOf(command.asked)},
-                        {"answered", TimeOf(command.answered)}});
-  for (const auto& stall : timeline.stalls)
-    stalls.push_back({{"begin", stall.begin}, {"seconds", stall.seconds}});
+  const Json commands = JsonArray(timeline.commands, [](const auto& command) -> Json {
+    return {{"engine", command.engine},
+            {"command", protocol::NameOf(command.command)},
+            {"asked", TimeOf(command.asked)},
+            {"answered", TimeOf(command.answered)}};
+  });
+  const Json stalls = JsonArray(timeline.stalls, [](const auto& stall) -> Json {
+    return {{"begin", stall.begin}, {"seconds", stall.seconds}};
+  });
   return {{"model", timeline.model},
           {"version", timeline.version.number},
           {"label", timeline.version.label},
@@ -118,11 +105,11 @@ Json JsonOf(const Explained& update) {
           {"bytes", timeline.bytes()},
           {"opened", TimeOf(timeline.opened)},
           {"done", TimeOf(timeline.done)},
-          {"verdict", JsonOf(update.verdict)},
-          {"path", path},
-          {"costs", costs},
-          {"ranks", ranks},
-          {"sources", sources},
+          {"verdict", VerdictJson(update.verdict)},
+          {"path", JsonArray(update.path, SegmentJson)},
+          {"costs", JsonArray(update.costs, CostJson)},
+          {"ranks", JsonArray(timeline.ranks, RankJson)},
+          {"sources", JsonArray(timeline.sources, SourceJson)},
           {"commands", commands},
           {"stalls", stalls}};
 }

@@ -79,11 +79,10 @@ Json ModelJson(const protocol::ModelView& model) {
                {"epoch", model.epoch},
                {"version", VersionJson(model.version)},
                {"update", model.update.sequence},
-               {"last_error", model.last_error}};
-  json["engines"] = Json::array();
-  for (const auto& engine : model.engines) json["engines"].push_back(EngineJson(engine));
-  json["trainers"] = Json::array();
-  json["ranks"] = Json::array();
+               {"last_error", model.last_error},
+               {"engines", JsonArray(model.engines, EngineJson)},
+               {"trainers", Json::array()},
+               {"ranks", Json::array()}};
   for (const auto& worker : model.workers)
     json[worker.name.role == protocol::Role::kTrainer ? "trainers" : "ranks"].push_back(WorkerJson(worker));
   json["connections"] = ConnectionsJson(model);
@@ -97,9 +96,8 @@ Json OutcomeJson(const protocol::EngineOutcome& engine) {
 }  // namespace
 
 std::string StateJson(const protocol::ClusterView& view) {
-  Json json = {{"job", view.job}, {"term", view.term.number}, {"models", Json::array()}};
-  for (const auto& model : view.models) json["models"].push_back(ModelJson(model));
-  return JsonText(json);
+  return JsonText(
+      Json{{"job", view.job}, {"term", view.term.number}, {"models", JsonArray(view.models, ModelJson)}});
 }
 
 std::string UpdateJson(const UpdateRecord& record) {
@@ -116,24 +114,21 @@ std::string UpdateJson(const UpdateRecord& record) {
   const Verdict& verdict = record.verdict;
   if (!verdict.text.empty())
     json["verdict"] = {{"slow", verdict.slow}, {"text", verdict.text}, {"remedy", verdict.remedy}};
-  json["moments"] = Json::array();
-  for (const auto& [name, seconds] : record.moments)
-    json["moments"].push_back({{"name", name}, {"seconds", seconds}});
-  json["engines"] = Json::array();
-  for (const auto& engine : done.engines) json["engines"].push_back(OutcomeJson(engine));
-  json["senders"] = Json::array();
-  for (const auto& sender : done.senders) {
+  json["moments"] = JsonArray(record.moments, [](const auto& moment) -> Json {
+    return {{"name", moment.first}, {"seconds", moment.second}};
+  });
+  json["engines"] = JsonArray(done.engines, OutcomeJson);
+  json["senders"] = JsonArray(done.senders, [](const auto& sender) {
     Json moved = MovedJson(sender.bytes, sender.seconds);
     moved["name"] = ToString(sender.name);
-    json["senders"].push_back(std::move(moved));
-  }
-  json["routes"] = Json::array();
-  for (const auto& route : done.routes) {
+    return moved;
+  });
+  json["routes"] = JsonArray(done.routes, [](const auto& route) {
     Json moved = MovedJson(route.bytes, route.seconds);
     moved["from"] = ToString(route.sender);
     moved["to"] = ToString(route.receiver);
-    json["routes"].push_back(std::move(moved));
-  }
+    return moved;
+  });
   return JsonText(json);
 }
 

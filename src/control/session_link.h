@@ -11,12 +11,17 @@
 
 namespace weightcast::control {
 
-/// One part, ready for the wire.
-struct Outgoing {
-  uint64_t number = 0;
-  uint64_t acknowledged = 0;
-  uint64_t session = 0;
+/// What stands before a message, or a piece of one, on the wire.
+struct Envelope {
+  uint64_t number = 0;        ///< Of the message within its session and direction, from 1; 0: not numbered.
+  uint64_t acknowledged = 0;  ///< All of the other side's numbers up to here have arrived.
+  uint64_t session = 0;       ///< Hello: the session to go on with, 0: none. Welcome: the session.
   PartKind kind = PartKind::kWhole;
+  friend bool operator==(const Envelope&, const Envelope&) = default;
+};
+
+/// One part, ready for the wire.
+struct Outgoing : Envelope {
   SharedPacket packet;
   size_t part = 0;
 };

@@ -55,12 +55,6 @@ Json JsonOf(const Finding& finding) {
           {"remedy", finding.remedy}};
 }
 
-Json JsonOf(const std::vector<Finding>& findings) {
-  Json all = Json::array();
-  for (const Finding& finding : findings) all.push_back(JsonOf(finding));
-  return all;
-}
-
 }  // namespace
 
 std::string_view NameOf(Level level) { return kLevelNames[static_cast<size_t>(level)]; }
@@ -88,7 +82,9 @@ std::string FindingsText(const std::vector<Finding>& findings) {
   return GroupsText(findings) + CountsText(findings);
 }
 
-std::string FindingsJson(const std::vector<Finding>& findings) { return JsonText(JsonOf(findings)); }
+std::string FindingsJson(const std::vector<Finding>& findings) {
+  return JsonText(JsonArray<Json>(findings, JsonOf));
+}
 
 std::string ReportText(const Report& report) {
   std::string out = GroupsText(report.findings);
@@ -105,7 +101,7 @@ std::string ReportJson(const Report& report, const std::string& version) {
             {"worst", NameOf(WorstOf(report.findings))},
             {"exports", report.exports},
             {"facts", ParseJson(FactsJson(report.facts))},
-            {"findings", JsonOf(report.findings)}};
+            {"findings", JsonArray<Json>(report.findings, JsonOf)}};
   if (report.compared) json["changes"] = report.changes;
   return StrCat(JsonText(json), "\n");
 }

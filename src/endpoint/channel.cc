@@ -24,9 +24,7 @@ Status Channel::Send(const Message& message) {
   if (out_.size() + kHeader + message.payload.size() > kMaxQueued) {
     return Error(Code::kExhausted, "the peer does not read its control channel", kSeePeer);
   }
-  ByteWriter header;
-  header.Put(static_cast<uint32_t>(message.payload.size()), message.type);
-  out_ += header.bytes();
+  out_ += PackBytes(static_cast<uint32_t>(message.payload.size()), message.type);
   out_ += message.payload;
   return Flush();
 }

@@ -39,10 +39,7 @@ std::string EncodeDescriptor(const RegionDescriptor& descriptor) {
   ByteWriter out;
   out.Put(kDescriptorMagic, kVersion, descriptor.access, descriptor.kind, PlaceFields(descriptor),
           static_cast<uint8_t>(descriptor.keys.size()));
-  for (const RegionKey& key : descriptor.keys) {
-    out.PutString(key.transport);
-    out.PutString(key.key);
-  }
+  for (const RegionKey& key : descriptor.keys) out.Put(key.transport, key.key);
   return out.Take();
 }
 

@@ -38,15 +38,10 @@ Status Missing(Key::Of of, const std::string& who, const std::string& other) {
 }  // namespace
 
 std::string EncodeHello(const Hello& hello) {
-  ByteWriter out;
-  out.Put(kHandshakeMagic, hello.version, hello.port);
-  out.PutString(hello.identity.job);
-  out.PutString(hello.identity.role);
-  out.PutString(hello.identity.engine);
-  out.Put(hello.identity.rank, hello.identity.incarnation);
-  out.PutString(hello.boot_id.substr(0, kMaxBootId));
-  out.Put(hello.chunk, static_cast<uint64_t>(hello.lease.count()), hello.nonce);
-  return out.Take();
+  const Identity& self = hello.identity;
+  return PackBytes(kHandshakeMagic, hello.version, hello.port, self.job, self.role, self.engine, self.rank,
+                   self.incarnation, hello.boot_id.substr(0, kMaxBootId), hello.chunk,
+                   static_cast<uint64_t>(hello.lease.count()), hello.nonce);
 }
 
 Result<Hello> ParseHello(std::string_view payload) {
@@ -204,8 +199,7 @@ Digest Handshaker::ProofOf(Role role) const {
   text.PutRaw(role == Role::kInitiator ? "weightcast handshake 1 initiator"
                                        : "weightcast handshake 1 responder");
   const bool mine_first = role_ == Role::kInitiator;
-  text.PutString(mine_first ? my_hello_ : peer_hello_);
-  text.PutString(mine_first ? peer_hello_ : my_hello_);
+  text.Put(mine_first ? my_hello_ : peer_hello_, mine_first ? peer_hello_ : my_hello_);
   return HmacSha256(key_.bytes, text.bytes());
 }
 

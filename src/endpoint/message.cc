@@ -16,10 +16,7 @@ std::string Printable(std::string_view text, size_t limit) {
 }
 
 std::string EncodeOutcome(const Status& status) {
-  ByteWriter out;
-  out.Put(status.code());
-  out.PutString(std::string_view(status.message()).substr(0, kMaxReason));
-  return out.Take();
+  return PackBytes(status.code(), std::string_view(status.message()).substr(0, kMaxReason));
 }
 
 std::optional<Status> ParseOutcome(std::string_view payload) {
@@ -34,9 +31,8 @@ std::string EncodeOffers(const std::vector<PathOffer>& offers) {
   ByteWriter out;
   out.Put(static_cast<uint8_t>(offers.size()));
   for (const PathOffer& offer : offers) {
-    out.PutString(offer.transport);
-    out.Put(static_cast<uint8_t>(offer.open));
-    out.PutString(std::string_view(offer.blob).substr(0, offer.open ? kMaxBlob : kMaxReason));
+    out.Put(offer.transport, offer.open,
+            std::string_view(offer.blob).substr(0, offer.open ? kMaxBlob : kMaxReason));
   }
   return out.Take();
 }
@@ -62,10 +58,8 @@ std::optional<std::vector<PathOffer>> ParseOffers(std::string_view payload) {
 }
 
 std::string EncodePath(const PathNotice& notice) {
-  ByteWriter out;
-  out.Put(notice.index, static_cast<uint8_t>(notice.ready ? 1 : 2));
-  out.PutString(std::string_view(notice.reason).substr(0, kMaxReason));
-  return out.Take();
+  return PackBytes(notice.index, static_cast<uint8_t>(notice.ready ? 1 : 2),
+                   std::string_view(notice.reason).substr(0, kMaxReason));
 }
 
 std::optional<PathNotice> ParsePath(std::string_view payload) {
@@ -79,11 +73,7 @@ std::optional<PathNotice> ParsePath(std::string_view payload) {
   return notice;
 }
 
-std::string EncodeChosen(uint8_t index) {
-  ByteWriter out;
-  out.Put(index);
-  return out.Take();
-}
+std::string EncodeChosen(uint8_t index) { return PackBytes(index); }
 
 std::optional<uint8_t> ParseChosen(std::string_view payload) {
   ByteReader in(payload);
@@ -92,11 +82,7 @@ std::optional<uint8_t> ParseChosen(std::string_view payload) {
   return index;
 }
 
-std::string EncodeCredit(uint64_t taken) {
-  ByteWriter out;
-  out.Put(taken);
-  return out.Take();
-}
+std::string EncodeCredit(uint64_t taken) { return PackBytes(taken); }
 
 std::optional<uint64_t> ParseCredit(std::string_view payload) {
   ByteReader in(payload);

@@ -5,12 +5,15 @@
 
 #include "base/bytes.h"
 #include "base/strings.h"
+#include "endpoint/message.h"
 
 namespace weightcast::p2p {
 namespace {
 
+using endpoint::kMaxReason;
+using endpoint::Printable;
+
 constexpr size_t kMaxDescriptor = 16 << 10;
-constexpr size_t kMaxReason = 1024;
 
 /// Writes the members of a message.
 struct Putter {
@@ -44,7 +47,7 @@ struct Getter {
   void Get(std::string& text) { text = from.GetString(kMaxDescriptor); }
   void Get(Status& status) {
     const auto code = from.Get<uint8_t>();
-    const std::string text = Printable(from.GetString(kMaxReason));
+    const std::string text = Printable(from.GetString(kMaxReason));  // Python gets it, too.
     const bool known = code <= static_cast<uint8_t>(Code::kInternal);
     if (code != 0) status = {known ? static_cast<Code>(code) : Code::kInternal, text};
   }
@@ -65,13 +68,6 @@ struct Getter {
 
  private:
   void Refuse() { (void)from.GetRaw(SIZE_MAX); }  // Beyond the end: malformed.
-  /// What a peer says is shown to people and given to Python.
-  static std::string Printable(std::string_view text) {
-    std::string shown(text);
-    for (char& one : shown)
-      if (one < ' ' || one > '~') one = '?';
-    return shown;
-  }
 };
 
 template <typename M, typename T>

@@ -18,12 +18,9 @@ constexpr size_t kMaxAddress = 64;
 constexpr size_t kChecksum = sizeof(uint64_t);
 
 /// Filled up with zeros to `size`, the last eight bytes a checksum of all before.
-std::string Seal(ByteWriter body, size_t size) {
-  std::string bytes = body.Take();
+std::string Seal(std::string bytes, size_t size) {
   bytes.resize(size - kChecksum);
-  ByteWriter checksum;
-  checksum.Put(Hash64(bytes));
-  return bytes + checksum.bytes();
+  return bytes + PackBytes(Hash64(bytes));
 }
 
 /// The fields of what Seal made; kInvalidArgument if this is not it.
@@ -48,29 +45,23 @@ Result<ByteReader> Unseal(std::string_view bytes, size_t size, uint32_t magic, s
 
 std::string Encode(const EngineMetadata& metadata) {
   ByteWriter writer;
-  writer.Put(kMetadataMagic);
-  writer.Put(metadata.incarnation);
-  writer.Put(metadata.rank);
-  writer.Put(metadata.gpu.index);
-  writer.Put(static_cast<uint8_t>(metadata.gpu.by_index));
-  writer.PutString(std::string_view(metadata.gpu.label).substr(0, Gpu::kMaxLabel));
+  const Gpu& gpu = metadata.gpu;
+  writer.Put(kMetadataMagic, metadata.incarnation, metadata.rank, gpu.index, gpu.by_index,
+             std::string_view(gpu.label).substr(0, Gpu::kMaxLabel));
   for (const std::string& address : metadata.addresses) {
     const size_t needed = writer.bytes().size() + sizeof(uint32_t) + address.size();
     if (address.empty() || address.size() > kMaxAddress || needed > EngineMetadata::kBytes - kChecksum)
       continue;
     writer.PutString(address);
   }
-  return Seal(std::move(writer), EngineMetadata::kBytes);
+  return Seal(writer.Take(), EngineMetadata::kBytes);
 }
 
 Result<EngineMetadata> ParseMetadata(std::string_view bytes) {
   WC_ASSIGN_OR_RETURN(ByteReader reader,
                       Unseal(bytes, EngineMetadata::kBytes, kMetadataMagic, "an endpoint's metadata"));
   EngineMetadata metadata;
-  metadata.incarnation = reader.Get<Incarnation>();
-  metadata.rank = reader.Get<uint32_t>();
-  metadata.gpu.index = reader.Get<int32_t>();
-  metadata.gpu.by_index = reader.Get<uint8_t>() != 0;
+  reader.Get(metadata.incarnation, metadata.rank, metadata.gpu.index, metadata.gpu.by_index);
   metadata.gpu.label = reader.GetString(Gpu::kMaxLabel);
   while (reader.rest().size() >= sizeof(uint32_t)) {  // Zeros fill the rest: an empty one is the end.
     const std::string_view address = reader.GetString(kMaxAddress);
@@ -87,18 +78,15 @@ Result<EngineMetadata> ParseMetadata(std::string_view bytes) {
 }
 
 std::string Encode(const Advert& advert) {
-  ByteWriter writer;
-  writer.Put(kAdvertMagic);
-  for (const uint64_t field : {advert.owner, advert.memory, advert.offset, advert.length, advert.address})
-    writer.Put(field);
-  return Seal(std::move(writer), Advert::kBytes);
+  return Seal(
+      PackBytes(kAdvertMagic, advert.owner, advert.memory, advert.offset, advert.length, advert.address),
+      Advert::kBytes);
 }
 
 Result<Advert> ParseAdvert(std::string_view bytes) {
   WC_ASSIGN_OR_RETURN(ByteReader reader, Unseal(bytes, Advert::kBytes, kAdvertMagic, "advertised memory"));
   Advert advert;
-  for (uint64_t* field : {&advert.owner, &advert.memory, &advert.offset, &advert.length, &advert.address})
-    *field = reader.Get<uint64_t>();
+  reader.Get(advert.owner, advert.memory, advert.offset, advert.length, advert.address);
   if (advert.owner == 0 || advert.memory == 0 || advert.offset > UINT64_MAX - advert.length)
     return Status(Code::kInvalidArgument,
                   "advertised memory has the right checksum, but values that this release never writes; run "

@@ -1,10 +1,8 @@
 #include "peertest/cluster.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "base/strings.h"
@@ -21,23 +19,6 @@ constexpr auto kHostAnswer = std::chrono::seconds(15);
 constexpr auto kOrder = std::chrono::seconds(90);
 constexpr double kParts = 16;
 
-/// `work` for each number below `count`, side by side. In the caller's thread where the system gives no
-/// other.
-void ForEach(size_t count, const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next{0};
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min(count, kMostThreads); ++i) {
-    auto thread = StartThread("wc-pair", run);
-    if (!thread.ok()) break;
-    threads.push_back(std::move(*thread));
-  }
-  run();
-  for (std::thread& one : threads) one.join();
-}
-
 class Cluster {
  public:
   Cluster(const ClusterPlan& plan, const TestMeans& means) : plan_(plan), means_(means) {}
@@ -46,7 +27,7 @@ class Cluster {
     const TimePoint begin = Clock::now();
     callers_.resize(plan_.targets.size());
     facts_.hosts.resize(plan_.targets.size());
-    ForEach(plan_.targets.size(), [this](size_t host) { Meet(host); });
+    ForEachInParallel(plan_.targets.size(), kMostThreads, [this](size_t host) { Meet(host); });
     RefuseTwins();
     std::vector<size_t> present;
     for (size_t host = 0; host < callers_.size(); ++host)
@@ -56,7 +37,8 @@ class Cluster {
     all_ = present.size() * (present.size() - std::min<size_t>(present.size(), 1)) / 2;
     for (const auto& round : rounds) {
       if (Stopped()) break;
-      ForEach(round.size(), [&](size_t i) { Test({present[round[i].first], present[round[i].second]}); });
+      ForEachInParallel(round.size(), kMostThreads,
+                        [&](size_t i) { Test({present[round[i].first], present[round[i].second]}); });
     }
     if (plan_.doubtful) TestAgain(plan_.doubtful(facts_));
     facts_.seconds = Seconds(Clock::now() - begin);
@@ -131,7 +113,7 @@ class Cluster {
     all_ += pairs.size();
     for (const auto& round : RoundsOf(pairs)) {
       if (Stopped()) return;
-      ForEach(round.size(), [&](size_t i) {
+      ForEachInParallel(round.size(), kMostThreads, [&](size_t i) {
         const auto again = Order(round[i].first, round[i].second);
         const std::lock_guard lock(mutex_);
         const auto pair = std::ranges::find(facts_.pairs, round[i], &ClusterPair::hosts);

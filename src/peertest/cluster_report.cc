@@ -32,13 +32,9 @@ void Pad(std::string& out, const std::string& text, size_t width) {
 }
 
 Json RowsOf(const std::vector<std::vector<std::optional<double>>>& rows) {
-  Json all = Json::array();
-  for (const auto& row : rows) {
-    Json line = Json::array();
-    for (const auto& one : row) line.push_back(one ? Json(*one) : Json());
-    all.push_back(line);
-  }
-  return all;
+  return JsonArray<Json>(rows, [](const auto& row) {
+    return JsonArray<Json>(row, [](const auto& one) { return one ? Json(*one) : Json(); });
+  });
 }
 
 }  // namespace
@@ -72,10 +68,10 @@ std::string ClusterJson(const ClusterFacts& facts, const Matrix& matrix,
                      {"weightcast", one.report.weightcast},
                      {"failure", one.failure.text}});
   }
-  Json pairs = Json::array();
-  for (const ClusterPair& one : facts.pairs)
-    pairs.push_back(
-        {{"tester", one.hosts.first}, {"tested", one.hosts.second}, {"facts", ParseJson(Encode(one.facts))}});
+  const Json pairs = JsonArray<Json>(facts.pairs, [](const ClusterPair& one) -> Json {
+    return {
+        {"tester", one.hosts.first}, {"tested", one.hosts.second}, {"facts", ParseJson(Encode(one.facts))}};
+  });
   const Json json{{"weightcast", version},
                   {"worst", doctor::NameOf(doctor::WorstOf(findings))},
                   {"hosts", hosts},

@@ -125,15 +125,11 @@ Status DataLink::CheckStop() const {
 }
 
 Result<GrantName> DataLink::TradeGrants(const GrantName& ours) {
-  ByteWriter out;
-  out.Put(ours.slot);
-  out.Put(ours.id);
-  WC_RETURN_IF_ERROR(connection_->Notify(out.bytes()));
+  WC_RETURN_IF_ERROR(connection_->Notify(PackBytes(ours.slot, ours.id)));
   WC_ASSIGN_OR_RETURN(const std::string notice, connection_->TakeNotice(In(kPatience)));
   ByteReader in(notice);
   GrantName theirs;
-  theirs.slot = in.Get<decltype(theirs.slot)>();
-  theirs.id = in.Get<decltype(theirs.id)>();
+  in.Get(theirs.slot, theirs.id);
   if (!in.AtEnd())
     return Error(Code::kProtocol, "the other host sent a malformed notice of ", notice.size(),
                  " bytes; use the same weightcast on both");

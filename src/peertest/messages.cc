@@ -83,18 +83,14 @@ WC_JSON_FIELDS(AskDevicePong, count)
 WC_JSON_FIELDS(DevicePlace, place)
 
 // Those without members.
-static void to_json(Json& json, const AskTime& /*one*/) { json = Json::object(); }
-static void from_json(const Json& /*json*/, AskTime& /*one*/) {}
-static void to_json(Json& json, const AskCounters& /*one*/) { json = Json::object(); }
-static void from_json(const Json& /*json*/, AskCounters& /*one*/) {}
-static void to_json(Json& json, const AskDevice& /*one*/) { json = Json::object(); }
-static void from_json(const Json& /*json*/, AskDevice& /*one*/) {}
-static void to_json(Json& json, const AskShut& /*one*/) { json = Json::object(); }
-static void from_json(const Json& /*json*/, AskShut& /*one*/) {}
-static void to_json(Json& json, const AskEnd& /*one*/) { json = Json::object(); }
-static void from_json(const Json& /*json*/, AskEnd& /*one*/) {}
-static void to_json(Json& json, const Done& /*one*/) { json = Json::object(); }
-static void from_json(const Json& /*json*/, Done& /*one*/) {}
+template <typename T>
+  requires std::is_empty_v<T>
+static void to_json(Json& json, const T& /*one*/) {
+  json = Json::object();
+}
+template <typename T>
+  requires std::is_empty_v<T>
+static void from_json(const Json& /*json*/, T& /*one*/) {}
 
 namespace {
 

@@ -23,16 +23,13 @@ using Json = nlohmann::json;            // Finds one of many members quickly, wh
 constexpr int kMaxDepth = 9;
 
 Output WritePattern(const Pattern& pattern) {
-  Output sizes = Output::array();
-  Output strides = Output::array();
-  Output placements = Output::array();
-  for (const MeshDim& dim : pattern.mesh) {
-    sizes.push_back(dim.size);
-    strides.push_back(dim.stride);
-    placements.push_back(dim.shard_dim == kReplicate ? Output("replicate") : Output(dim.shard_dim));
-  }
-  return {
-      {"first_rank", pattern.first_rank}, {"mesh", sizes}, {"strides", strides}, {"placements", placements}};
+  const auto placement_of = [](const MeshDim& dim) {
+    return dim.shard_dim == kReplicate ? Output("replicate") : Output(dim.shard_dim);
+  };
+  return {{"first_rank", pattern.first_rank},
+          {"mesh", JsonArray(pattern.mesh, &MeshDim::size)},
+          {"strides", JsonArray(pattern.mesh, &MeshDim::stride)},
+          {"placements", JsonArray(pattern.mesh, placement_of)}};
 }
 
 Output WritePart(const Layout& layout, int tensor, const Layout::Part& part) {
@@ -50,9 +47,8 @@ Output WritePart(const Layout& layout, int tensor, const Layout::Part& part) {
 Output WriteTensor(const Layout& layout, int tensor) {
   const TensorInfo& info = layout.tensor(tensor);
   Output out = {{"name", info.name}, {"dtype", NameOf(info.dtype)}, {"shape", info.shape}};
-  Output parts = Output::array();
-  for (const Layout::Part& part : layout.parts(tensor)) parts.push_back(WritePart(layout, tensor, part));
-  out["parts"] = std::move(parts);
+  out["parts"] =
+      JsonArray(layout.parts(tensor), [&](const auto& part) { return WritePart(layout, tensor, part); });
   if (layout.not_sent(tensor)) out["not_sent"] = true;
   return out;
 }
@@ -270,13 +266,11 @@ Result<Layout> LayoutReader::Read(const Json& document) {
 }  // namespace
 
 std::string ToJson(const Layout& layout) {
-  Output patterns = Output::array();
-  for (const Pattern& pattern : layout.patterns()) patterns.push_back(WritePattern(pattern));
   Output tensors = Output::array();
   for (int t = 0; t < layout.tensors(); ++t) tensors.push_back(WriteTensor(layout, t));
   const Output document = {{"version", 1},
                            {"ranks", layout.ranks()},
-                           {"patterns", std::move(patterns)},
+                           {"patterns", JsonArray(layout.patterns(), WritePattern)},
                            {"tensors", std::move(tensors)}};
   return JsonText(document) + "\n";
 }

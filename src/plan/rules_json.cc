@@ -161,10 +161,10 @@ Result<Rule> RuleReader::Read() {
 }  // namespace
 
 std::string ToJson(const NameRules& rules) {
-  Output list = Output::array();
-  for (const Rule& rule : rules.rules)
-    list.push_back(std::visit([](const auto& r) { return Write(r); }, rule));
-  const Output document = {{"version", 1}, {"rules", std::move(list)}};
+  const auto write = [](const Rule& rule) {
+    return std::visit([](const auto& r) { return Write(r); }, rule);
+  };
+  const Output document = {{"version", 1}, {"rules", JsonArray(rules.rules, write)}};
   return JsonText(document, 2) + "\n";
 }
 

@@ -26,11 +26,7 @@ Incarnation IncarnationOf(std::string_view secret) {
 std::string PairKey(std::string_view secret, const Identity& initiator) {
   ByteWriter text;
   text.PutRaw("weightcast pair 1");
-  text.PutString(initiator.job);
-  text.PutString(initiator.role);
-  text.PutString(initiator.engine);
-  text.Put(initiator.rank);
-  text.Put(initiator.incarnation);
+  text.Put(initiator.job, initiator.role, initiator.engine, initiator.rank, initiator.incarnation);
   const Digest digest = HmacSha256(secret, text.bytes());
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }

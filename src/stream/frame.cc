@@ -30,10 +30,7 @@ bool IsValid(const Head& head) {
 }  // namespace
 
 void AppendFrame(std::string& out, FrameKind kind, std::string_view body) {
-  ByteWriter writer;
-  writer.Put(static_cast<uint32_t>(body.size()));
-  writer.Put(static_cast<uint8_t>(kind));
-  out += writer.bytes();
+  out += PackBytes(static_cast<uint32_t>(body.size()), kind);
   out += body;
 }
 

@@ -1,8 +1,6 @@
 #include "worker/background.h"
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/thread.h"
@@ -40,21 +38,6 @@ void Background::Join() {
     entries.swap(entries_);
   }
   for (Entry& entry : entries) entry.thread.join();
-}
-
-void ForEachInParallel(size_t count, size_t threads, const std::function<void(size_t)>& task) {
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) task(i);
-  };
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min(count, threads); ++i) {
-    auto helper = StartThread("wc-helper", work);
-    if (!helper.ok()) break;  // Fewer do the same.
-    helpers.push_back(std::move(*helper));
-  }
-  work();
-  for (auto& helper : helpers) helper.join();
 }
 
 }  // namespace weightcast::worker

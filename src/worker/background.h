@@ -33,7 +33,4 @@ class Background {
   std::list<Entry> entries_;
 };
 
-/// Calls task(i) for 0..count-1 on up to `threads` threads; returns when all are over.
-void ForEachInParallel(size_t count, size_t threads, const std::function<void(size_t)>& task);
-
 }  // namespace weightcast::worker

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/strings.h"
-#include "worker/background.h"
+#include "base/thread.h"
 #include "worker/table_file.h"
 
 namespace weightcast::worker {

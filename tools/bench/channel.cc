@@ -26,9 +26,7 @@ Status OfBenchmark(const Status& status) {
 }  // namespace
 
 Status BenchChannel::Send(std::string_view message) const {
-  ByteWriter out;
-  out.PutString(message);
-  return OfBenchmark(SendAll(fd_.get(), out.bytes(), Clock::now() + FromSeconds(kSendSeconds)));
+  return OfBenchmark(SendAll(fd_.get(), PackBytes(message), Clock::now() + FromSeconds(kSendSeconds)));
 }
 
 Result<std::string> BenchChannel::Receive(TimePoint deadline, size_t limit) const {
@@ -51,10 +49,7 @@ Result<std::string> BenchChannel::Receive(TimePoint deadline, size_t limit) cons
 }
 
 Status BenchChannel::Answer(const Status& status, std::string_view bytes) const {
-  ByteWriter out;
-  out.PutString(status.ok() ? "" : status.message());
-  out.PutRaw(bytes);
-  return Send(out.bytes());
+  return Send(PackBytes(status.ok() ? "" : status.message()).append(bytes));
 }
 
 Result<std::string> BenchChannel::TakeAnswer(TimePoint deadline) const {

@@ -4,26 +4,26 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 
-#include "base/bytes.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
+#include "base/thread.h"
 #include "tools/bench/processes.h"
+#include "tools/common/codec.h"
 #include "weightcast/clock.h"
 #include "weightcast/endpoint.h"
-#include "worker/background.h"
 
 namespace weightcast::tools {
 namespace {
 
 /// Connections that one process makes at the same time: as many as a trainer that prepares a plan.
 constexpr size_t kThreads = 16;
-constexpr size_t kMaxAddress = 256;
 /// Of a process without connections: what it inherits, its endpoint, its transports.
 constexpr uint64_t kOwnDescriptors = 48;
 /// Of the process that measures, beside the sockets to the others.
@@ -40,40 +40,26 @@ struct ConnectPlace {
   Incarnation incarnation = 0;
   std::vector<std::string> addresses;
 };
-
-void Write(ByteWriter& out, const ConnectPlace& place) {
-  out.Put(place.rank);
-  out.Put(place.incarnation);
-  out.Put(static_cast<uint32_t>(place.addresses.size()));
-  for (const std::string& address : place.addresses) out.PutString(address);
+constexpr auto Fields(Is<ConnectPlace> auto& m, auto&& visit) {
+  return visit(F("rank", m.rank), F("incarnation", m.incarnation, protocol::Fixed{}),
+               F("addresses", m.addresses, protocol::kAddresses));
 }
-
-ConnectPlace ReadPlace(ByteReader& in) {
-  ConnectPlace place{.rank = in.Get<uint32_t>(), .incarnation = in.Get<Incarnation>(), .addresses = {}};
-  for (auto left = in.Get<uint32_t>(); left > 0 && in.ok(); --left)
-    place.addresses.emplace_back(in.GetString(kMaxAddress));
-  return place;
-}
-
-/// Of one process and round, by the clock that all processes of a machine share.
-struct ConnectSpan {
-  TimePoint begin;
-  TimePoint end;
+struct ConnectPlaces {
+  std::vector<ConnectPlace> list;
 };
-
-std::string Encode(const ConnectSpan& span) {
-  ByteWriter out;
-  out.Put(static_cast<int64_t>(span.begin.time_since_epoch().count()));
-  out.Put(static_cast<int64_t>(span.end.time_since_epoch().count()));
-  return out.Take();
+constexpr auto Fields(Is<ConnectPlaces> auto& m, auto&& visit) {
+  return visit(F("list", m.list, List{protocol::kMaxWorkers}));
 }
 
-ConnectSpan DecodeConnectSpan(std::string_view bytes) {
-  ByteReader in(bytes);
-  const auto time = [&in] { return TimePoint(Clock::duration(in.Get<int64_t>())); };
-  const TimePoint begin = time();
-  return {.begin = begin, .end = time()};
+/// Of one process and round: seconds of the clock that all processes of a machine share.
+struct ConnectSpan {
+  double begin = 0;
+  double end = 0;
+};
+constexpr auto Fields(Is<ConnectSpan> auto& m, auto&& visit) {
+  return visit(F("begin", m.begin), F("end", m.end));
 }
+double SecondsAt(TimePoint time) { return Seconds(time.time_since_epoch()); }
 
 /// The connections that come in.
 class Arrivals {
@@ -146,33 +132,32 @@ class Member {
     };
     options.on_connection = [arrivals](const Connection& connection) { arrivals->Take(connection); };
     WC_ASSIGN_OR_RETURN(endpoint_, Endpoint::Create(std::move(options)));
-    ByteWriter place;
-    Write(place, {.rank = static_cast<uint32_t>(rank_),
-                  .incarnation = endpoint_->self().incarnation,
-                  .addresses = endpoint_->Addresses()});
-    WC_RETURN_IF_ERROR(parent_.Report(place.bytes()));
+    const ConnectPlace place{.rank = static_cast<uint32_t>(rank_),
+                             .incarnation = endpoint_->self().incarnation,
+                             .addresses = endpoint_->Addresses()};
+    WC_RETURN_IF_ERROR(parent_.Report(EncodeStruct(place)));
     WC_ASSIGN_OR_RETURN(const std::string go, parent_.Next());
-    ConnectSpan span{.begin = Clock::now(), .end = {}};
+    const TimePoint begin = Clock::now();
+    TimePoint end;
     if (connects()) {
       WC_RETURN_IF_ERROR(ConnectToAll(go));
-      span.end = Clock::now();
+      end = Clock::now();
     } else {
-      WC_ASSIGN_OR_RETURN(span.end, arrivals->WaitFor(peers(), settings_.connect_timeout, rank_));
+      WC_ASSIGN_OR_RETURN(end, arrivals->WaitFor(peers(), settings_.connect_timeout, rank_));
     }
     WC_RETURN_IF_ERROR(CheckPeers());
     // When all have come so far, all leave at once: that the others go is no news.
     SetLogLevel(LogLevel::kError);
-    WC_RETURN_IF_ERROR(parent_.Report(Encode(span)));
+    WC_RETURN_IF_ERROR(parent_.Report(EncodeStruct(ConnectSpan{SecondsAt(begin), SecondsAt(end)})));
     return parent_.Next().status();
   }
 
   Status ConnectToAll(std::string_view go) const {
-    ByteReader in(go);
-    std::vector<ConnectPlace> places;
-    for (auto left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) places.push_back(ReadPlace(in));
+    WC_ASSIGN_OR_RETURN(const ConnectPlaces found, DecodeStruct<ConnectPlaces>(go));
+    const auto& places = found.list;
     const TimePoint deadline = Patience();
     std::vector<Status> outcomes(places.size());
-    worker::ForEachInParallel(places.size(), kThreads, [&](size_t i) {
+    ForEachInParallel(places.size(), kThreads, [&](size_t i) {
       const Identity expected{.job = "bench",
                               .role = "bench",
                               .engine = "",
@@ -223,23 +208,25 @@ Status CheckLimit(const ConnectCase& what, const Settings& settings) {
 
 Result<ConnectRound> RunRound(const BenchProcesses& members, const ConnectCase& what, Duration patience) {
   WC_ASSIGN_OR_RETURN(const auto places, members.Gather(Clock::now() + patience));
-  ByteWriter list;
-  list.Put(static_cast<uint32_t>(what.listening()));
+  ConnectPlaces listening;
   const auto connecting = static_cast<size_t>(what.connecting());
-  for (size_t i = connecting; i < places.size(); ++i) list.PutRaw(places[i]);
-  const TimePoint all_listen = Clock::now();
+  for (size_t i = connecting; i < places.size(); ++i) {
+    WC_ASSIGN_OR_RETURN(listening.list.emplace_back(), DecodeStruct<ConnectPlace>(places[i]));
+  }
+  const std::string list = EncodeStruct(listening);
+  const double all_listen = SecondsAt(Clock::now());
   for (size_t i = 0; i < places.size(); ++i)
-    WC_RETURN_IF_ERROR(members.Tell(i, i < connecting ? list.bytes() : "go"));
+    WC_RETURN_IF_ERROR(members.Tell(i, i < connecting ? list : "go"));
   WC_ASSIGN_OR_RETURN(const auto reports, members.Gather(Clock::now() + patience));
-  TimePoint begin = TimePoint::max();
-  TimePoint end = all_listen;
+  double begin = std::numeric_limits<double>::infinity();
+  double end = all_listen;
   for (size_t i = 0; i < reports.size(); ++i) {
-    const ConnectSpan span = DecodeConnectSpan(reports[i]);
+    WC_ASSIGN_OR_RETURN(const ConnectSpan span, DecodeStruct<ConnectSpan>(reports[i]));
     if (i < connecting) begin = std::min(begin, span.begin);
     end = std::max(end, span.end);
   }
   WC_RETURN_IF_ERROR(members.TellAll("over"));
-  return ConnectRound{.together = Seconds(end - all_listen), .calls = Seconds(end - begin)};
+  return ConnectRound{.together = end - all_listen, .calls = end - begin};
 }
 
 }  // namespace

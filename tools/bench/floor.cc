@@ -85,15 +85,11 @@ Result<std::vector<double>> CopyHere(const FloorCase& what, double seconds) {
 }
 
 Status ServeCross(std::span<std::byte> memory, const BenchChannel& channel) {
-  ByteWriter where;
-  where.Put(static_cast<uint64_t>(getpid()));
-  where.Put(static_cast<uint64_t>(reinterpret_cast<uintptr_t>(memory.data())));
-  WC_RETURN_IF_ERROR(channel.Send(where.bytes()));
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  WC_RETURN_IF_ERROR(channel.Send(PackBytes(static_cast<uint64_t>(getpid()), uint64_t{address})));
   for (;;) {
     WC_RETURN_IF_ERROR(channel.Receive(FloorDeadline(), 64).status());
-    ByteWriter sum;
-    sum.Put(Sum(memory));
-    WC_RETURN_IF_ERROR(channel.Send(sum.bytes()));
+    WC_RETURN_IF_ERROR(channel.Send(PackBytes(Sum(memory))));
   }
 }
 

@@ -13,7 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/process.h"
 #include "base/random.h"
 #include "base/strings.h"
@@ -22,6 +21,7 @@
 #include "plan/models.h"
 #include "protocol/identity.h"
 #include "tools/bench/processes.h"
+#include "tools/common/codec.h"
 #include "tools/demo/options.h"
 #include "weightcast/clock.h"
 #include "weightcast/worker.h"
@@ -33,33 +33,19 @@ namespace {
 
 constexpr double kRegisterSeconds = 120;
 
+double NowSeconds() { return Seconds(Clock::now().time_since_epoch()); }
 TimePoint RegisterDeadline() { return Clock::now() + FromSeconds(kRegisterSeconds); }
 
 /// What one process has seen.
 struct Seen {
-  TimePoint last;  ///< When the last of its workers had its table.
+  double last = 0;  ///< Seconds of this host's clock: when the last of its workers had its table.
   uint32_t epoch = 0;
   uint64_t routes = 0;  ///< Of trainers' tables: each route is in one of them.
   uint64_t table_bytes = 0;
 };
-
-std::string Encode(const Seen& seen) {
-  ByteWriter out;
-  out.Put(static_cast<int64_t>(seen.last.time_since_epoch().count()));
-  out.Put(seen.epoch);
-  out.Put(seen.routes);
-  out.Put(seen.table_bytes);
-  return out.Take();
-}
-
-Seen DecodeSeen(std::string_view bytes) {
-  ByteReader in(bytes);
-  Seen seen;
-  seen.last = TimePoint(Clock::duration(in.Get<int64_t>()));
-  seen.epoch = in.Get<uint32_t>();
-  seen.routes = in.Get<uint64_t>();
-  seen.table_bytes = in.Get<uint64_t>();
-  return seen;
+constexpr auto Fields(Is<Seen> auto& m, auto&& visit) {
+  return visit(F("last", m.last), F("epoch", m.epoch), F("routes", m.routes),
+               F("table_bytes", m.table_bytes));
 }
 
 /// The workers of one process count here what they have.
@@ -68,7 +54,7 @@ class Tally {
   void Add(bool trainer, const plan::RankTable& table, uint64_t table_bytes) {
     const std::lock_guard lock(mutex_);
     ++workers_;
-    seen_.last = Clock::now();
+    seen_.last = NowSeconds();
     seen_.epoch = std::max(seen_.epoch, table.epoch);
     if (trainer) seen_.routes += table.routes.size();
     seen_.table_bytes += table_bytes;
@@ -237,7 +223,7 @@ Status RunWorkers(const Job& job, const std::string& controller, int64_t process
   WC_RETURN_IF_ERROR(parent.Next().status());
   for (const auto& worker : workers) WC_RETURN_IF_ERROR(worker->Start(settings));
   WC_ASSIGN_OR_RETURN(const Seen seen, tally.WaitFor(workers.size(), RegisterDeadline()));
-  WC_RETURN_IF_ERROR(parent.Report(Encode(seen)));
+  WC_RETURN_IF_ERROR(parent.Report(EncodeStruct(seen)));
   // They stay, so that nobody's loss is news to the others.
   return parent.Next().status();
 }
@@ -256,19 +242,19 @@ Result<RegisterTimes> MeasureRegister(const RegisterCase& what, const Context& c
         [&](const BenchParent& parent) { return RunWorkers(job, addresses.front(), process, parent); }));
   }
   WC_RETURN_IF_ERROR(workers.Gather(RegisterDeadline()).status());
-  const TimePoint begin = Clock::now();
+  const double begin = NowSeconds();
   WC_RETURN_IF_ERROR(workers.TellAll("go"));
   WC_ASSIGN_OR_RETURN(const auto reports, workers.Gather(RegisterDeadline() + FromSeconds(kRegisterSeconds)));
-  TimePoint end = begin;
+  double end = begin;
   RegisterTimes times;
   for (const std::string& report : reports) {
-    const Seen seen = DecodeSeen(report);
+    WC_ASSIGN_OR_RETURN(const Seen seen, DecodeStruct<Seen>(report));
     end = std::max(end, seen.last);
     times.plans = std::max(times.plans, seen.epoch);
     times.routes += seen.routes;
     times.table_bytes += seen.table_bytes;
   }
-  times.seconds = Seconds(end - begin);
+  times.seconds = end - begin;
   return times;
 }
 

@@ -111,13 +111,10 @@ Json PortJson(const RdmaPort& port) {
 }
 
 Json TiersJson(const Hardware& hardware, const std::vector<Tier>& tiers) {
-  Json json = Json::array();
-  for (const Tier& tier : tiers) {
-    Json names = Json::array();
-    for (const size_t nic : tier.nics) names.push_back(hardware.ports[nic].name);
-    json.push_back({{"distance", ToString(tier.distance.nearness)}, {"names", std::move(names)}});
-  }
-  return json;
+  const auto name_of = [&](size_t nic) { return hardware.ports[nic].name; };
+  return JsonArray(tiers, [&](const Tier& tier) -> Json {
+    return {{"distance", ToString(tier.distance.nearness)}, {"names", JsonArray(tier.nics, name_of)}};
+  });
 }
 
 }  // namespace
@@ -137,13 +134,11 @@ std::string HardwareText(const std::vector<TransportCheck>& transports, const Ha
 }
 
 Json HardwareJson(const std::vector<TransportCheck>& transports, const Hardware& hardware) {
-  Json checks = Json::array();
-  for (const TransportCheck& one : transports)
-    checks.push_back({{"name", one.name},
-                      {"works", one.works.ok()},
-                      {"reason", TextOrNull(one.works.ok() ? "" : one.works.message())}});
-  Json ports = Json::array();
-  for (const RdmaPort& port : hardware.ports) ports.push_back(PortJson(port));
+  Json checks = JsonArray(transports, [](const TransportCheck& one) -> Json {
+    return {{"name", one.name},
+            {"works", one.works.ok()},
+            {"reason", TextOrNull(one.works.ok() ? "" : one.works.message())}};
+  });
   Json gpus = Json::array();
   const auto to_gpus = hardware.NearestToGpus();
   for (size_t i = 0; i < hardware.gpus.size(); ++i) {
@@ -160,7 +155,7 @@ Json HardwareJson(const std::vector<TransportCheck>& transports, const Hardware&
   for (size_t i = 0; i < hardware.nodes.size(); ++i)
     nodes.push_back({{"node", hardware.nodes[i]}, {"nics", TiersJson(hardware, to_nodes[i])}});
   return {{"transport_checks", std::move(checks)},
-          {"rdma_ports", std::move(ports)},
+          {"rdma_ports", JsonArray(hardware.ports, PortJson)},
           {"gpus", std::move(gpus)},
           {"numa_nodes", std::move(nodes)}};
 }

@@ -88,19 +88,19 @@ Json ModelJson(const protocol::ModelView& model) {
             {"epoch", model.epoch},
             {"update", model.update.sequence},
             {"version", VersionJson(model.version)},
-            {"last_error", model.last_error}};
-  for (const char* list : {"engines", "workers", "senders", "routes"}) json[list] = Json::array();
-  for (const auto& engine : model.engines) json["engines"].push_back(EngineJson(engine));
-  for (const auto& worker : model.workers) json["workers"].push_back(WorkerJson(worker));
-  for (const auto& sender : model.senders)
-    json["senders"].push_back(
-        {{"name", ToString(sender.name)}, {"bytes", sender.bytes}, {"seconds", sender.seconds}});
-  for (const auto& route : model.routes)
-    json["routes"].push_back({{"sender", ToString(route.sender)},
-                              {"engine", route.receiver.engine},
-                              {"rank", route.receiver.rank},
-                              {"bytes", route.bytes},
-                              {"seconds", route.seconds}});
+            {"last_error", model.last_error},
+            {"engines", JsonArray(model.engines, EngineJson)},
+            {"workers", JsonArray(model.workers, WorkerJson)}};
+  json["senders"] = JsonArray(model.senders, [](const auto& sender) -> Json {
+    return {{"name", ToString(sender.name)}, {"bytes", sender.bytes}, {"seconds", sender.seconds}};
+  });
+  json["routes"] = JsonArray(model.routes, [](const auto& route) -> Json {
+    return {{"sender", ToString(route.sender)},
+            {"engine", route.receiver.engine},
+            {"rank", route.receiver.rank},
+            {"bytes", route.bytes},
+            {"seconds", route.seconds}};
+  });
   return json;
 }
 
@@ -114,9 +114,8 @@ std::string ViewText(const protocol::ClusterView& view) {
 }
 
 std::string ViewJson(const protocol::ClusterView& view) {
-  Json json{{"job", view.job}, {"term", view.term.number}, {"models", Json::array()}};
-  for (const auto& model : view.models) json["models"].push_back(ModelJson(model));
-  return JsonLine(json);
+  return JsonLine(
+      {{"job", view.job}, {"term", view.term.number}, {"models", JsonArray(view.models, ModelJson)}});
 }
 
 }  // namespace weightcast::tools

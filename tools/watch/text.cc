@@ -58,12 +58,11 @@ void AddCounts(Json& json, const PerQuantity<uint64_t>& counts) {
 }
 
 Json DevicesJson(const std::vector<Change>& changes) {
-  Json devices = Json::array();
-  for (const Change& change : changes) {
-    Json& device = devices.emplace_back(Json{{"name", change.device}, {"kind", NameOf(change.kind)}});
+  return JsonArray(changes, [](const Change& change) {
+    Json device{{"name", change.device}, {"kind", NameOf(change.kind)}};
     AddCounts(device, change.counts);
-  }
-  return devices;
+    return device;
+  });
 }
 
 Json OneStepJson(const Step& step) {
@@ -195,8 +194,6 @@ std::string StepText(const counters::StepLog& log) {
 }
 
 std::string StepJson(const counters::StepLog& log, int exit_code, const std::vector<std::string>& notes) {
-  Json steps = Json::array();
-  for (const Step& step : log.steps()) steps.push_back(OneStepJson(step));
   Json devices = Json::array();
   for (const DeviceSummary& one : Summarize(log)) {
     Json& device = devices.emplace_back(Json{{"name", one.device},
@@ -206,7 +203,7 @@ std::string StepJson(const counters::StepLog& log, int exit_code, const std::vec
     AddCounts(device, one.totals);
   }
   return JsonLine({{"exit_code", exit_code},
-                   {"steps", std::move(steps)},
+                   {"steps", JsonArray(log.steps(), OneStepJson)},
                    {"rest", OneStepJson(log.rest())},
                    {"devices", std::move(devices)},
                    {"notes", notes}});

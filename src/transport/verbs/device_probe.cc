@@ -59,10 +59,7 @@ std::string DeviceProbe::place() const {
                       .length = kPage,
                       .part = kPage,
                       .rkeys = {region_->rkey}};
-  ByteWriter out;
-  out.PutString(Encode(offer));
-  out.PutString(Encode(key));
-  return out.Take();
+  return PackBytes(Encode(offer), Encode(key));
 }
 
 Status DeviceProbe::Connect(std::string_view place) {

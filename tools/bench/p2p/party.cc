@@ -270,15 +270,11 @@ class Party {
   }
 
   Result<GrantName> TradeGrants(const GrantName& ours) {
-    ByteWriter out;
-    out.Put(ours.slot);
-    out.Put(ours.id);
-    WC_RETURN_IF_ERROR(connection_->Notify(out.bytes()));
+    WC_RETURN_IF_ERROR(connection_->Notify(PackBytes(ours.slot, ours.id)));
     WC_ASSIGN_OR_RETURN(const std::string notice, connection_->TakeNotice(Clock::now() + kPong));
     ByteReader in(notice);
     GrantName theirs;
-    theirs.slot = in.Get<decltype(theirs.slot)>();
-    theirs.id = in.Get<decltype(theirs.id)>();
+    in.Get(theirs.slot, theirs.id);
     if (!in.ok() || !in.rest().empty())
       return Error(Code::kProtocol, "the benchmark's other process sent a notice of ", notice.size(),
                    " bytes that names no grant", kOneRelease);
