@@ -33,7 +33,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import IO, Any
 
 from .. import InvalidArgument
-from ..workers import Closing
 from .console import Console, summary
 from .records import Lines, Sink, keep_lines, read_lines, tensorboard, wandb
 from .timeline import Clock, Timeline, hidden_share
@@ -161,7 +160,7 @@ def check_folder(folder: str | pathlib.Path, resume: bool) -> None:
         )
 
 
-class Report(Closing):
+class Report:
     """Writes the report of a run into a folder; of one thread, except `clock`, `timeline` and `events`.
 
     It is only a report: what cannot be written (a full disk) is named in a warning, and the run goes on.
@@ -268,3 +267,9 @@ class Report(Closing):
         for file in self._files.values():
             file.close()
         self._sinks, self._files = [], {}
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -12,7 +12,6 @@ import time
 from typing import Any
 
 from .. import Error, InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable, job_token
-from ..workers import Closing
 from . import rollout_protocol as protocol
 from .failures import other_release
 from .rollout_protocol import Handshake, Inbox, Item
@@ -30,7 +29,7 @@ class EndOfRun(Unavailable):
         self.reason = reason
 
 
-class RolloutClient(Closing):
+class RolloutClient:
     """Methods are of one thread. Another one says meanwhile that this process is alive, and reads what comes,
     so a long step of a model does not count as silence."""
 
@@ -227,3 +226,9 @@ class RolloutClient(Closing):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
+
+    def __enter__(self) -> RolloutClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
