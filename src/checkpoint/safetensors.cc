@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "checkpoint/files.h"
 
@@ -71,8 +72,7 @@ Status SafetensorsFile::Read(size_t tensor, uint64_t offset, std::span<std::byte
   const auto size = static_cast<uint64_t>(stored.end - stored.begin);
   if (offset > size || out.size() > size - offset)
     return Error(Code::kOutOfBounds, path_.native(), ": tensor ", Shown(stored.info.name), " has ", size,
-                 " bytes, but ", out.size(), " from byte ", offset,
-                 " on were asked for; ask for bytes inside it");
+                 " bytes, but ", out.size(), " from byte ", offset, " on were asked for", kReportBug);
   const uint64_t begin = kHeaderLengthBytes + header_->json.size() + static_cast<uint64_t>(stored.begin);
   Status status = ReadAt(fd_.get(), begin + offset, out, path_);
   if (!status.ok()) WC_RETURN_IF_ERROR(CheckUnchanged());  // Says what to do.

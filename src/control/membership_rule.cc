@@ -252,7 +252,8 @@ void MembershipRule::ArmJoinTimers() {
 }
 
 Status MembershipRule::WhyStillWaiting(const Group& group) const {
-  const std::string limit = StrCat(" within ", Seconds(config_.join_timeout), " s (setting join_timeout)");
+  const std::string limit =
+      StrCat(" within ", Seconds(config_.join_timeout), " s (setting join_timeout of the controller)");
   if (!IsComplete(group))
     return Error(Code::kTimedOut, "missing: ", MissingMembers(group), " of ", group.world_size,
                  " did not join", limit, "; start what is missing, or correct world_size");
@@ -260,7 +261,7 @@ Status MembershipRule::WhyStillWaiting(const Group& group) const {
     const Worker& worker = *roster_.Find(session);
     if (!(worker.registered && (group.id == kTrainers || worker.landed)))
       return Error(Code::kTimedOut, TextOf(roster_, worker), " has not registered its tensors", limit,
-                   "; see its log");
+                   "; see its log, and if it only loads, let it join later or raise that setting");
   }
   if (group.controlled && group.control.session == 0)
     return Error(Code::kTimedOut, "the EngineControl of engine ", group.name, " did not come back", limit,

@@ -57,7 +57,7 @@ class PinnedPool::Core {
         "cuMemHostAlloc");
     if (!status.ok()) {
       WC_LOG(kWarning, "no more host memory can be pinned: ", status.message(),
-             "; raise the limit of locked memory or lower setting pinned");
+             "; give this process more memory (its control group, the host) or lower setting pinned");
       refused.store(true, std::memory_order_release);
     } else {
       all_.push_back(pinned);

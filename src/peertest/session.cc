@@ -51,9 +51,9 @@ Result<Reply> Session::On(const AskBegin& ask) {
 
 Result<Reply> Session::On(const AskReach& ask) {
   if (AddressesAt(ask.addresses, options_.peer).size() != ask.addresses.size())
-    return Status(Code::kPermission,
-                  "the client asked this host to connect to a third one, which is refused; use the same "
-                  "weightcast on both hosts");
+    return Error(Code::kPermission, "the client comes from ", options_.peer,
+                 " and asks to be reached at another address, which is refused: its address is translated on "
+                 "the way (a container, NAT); give it an address of its own (the host's network)");
   return Reply(Reached{.errors = TryPorts(ask.addresses)});
 }
 

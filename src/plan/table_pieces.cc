@@ -92,7 +92,7 @@ Result<std::vector<std::string>> SplitPieces(std::string_view bytes) {
       ZSTD_compress(compressed.data(), compressed.size(), bytes.data(), bytes.size(), kCompressionLevel);
   if (ZSTD_isError(size) != 0)
     return Error(Code::kExhausted, "a large message cannot be compressed: ", ZSTD_getErrorName(size),
-                 "; give this process more memory");
+                 "; give the process that sends it more memory (of a plan: the controller)");
   const std::string_view rest(compressed.data(), size);
   PieceHead head{.count = static_cast<uint32_t>((size + kPayloadBytes - 1) / kPayloadBytes),
                  .raw_bytes = bytes.size(),

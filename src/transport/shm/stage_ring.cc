@@ -77,7 +77,8 @@ void StageRing::OnPinned(const Status& status, std::shared_ptr<Pinned> pinned) {
   }
   WC_LOG(kWarning, length_,
          " bytes of host memory cannot be pinned, so device memory cannot go to or come from the peer (",
-         peer_, "): ", status.message(), "; raise the limit of locked memory or lower setting pinned");
+         peer_, "): ", status.message(),
+         "; give this process more memory (its control group, the host) or lower setting pinned");
 }
 
 }  // namespace weightcast::transport::shm

@@ -97,8 +97,8 @@ Status Staging::failure() const {
     if (const auto& health = each->device.worker->health(); health->lost()) return health->failure();
   }
   return {Code::kExhausted,
-          "no host memory can be pinned to stage device memory for tcp; raise the limit of locked memory "
-          "(ulimit -l)"};
+          "this process can pin no host memory to stage device memory for tcp; see its log, and give it more "
+          "memory (its control group, the host)"};
 }
 
 }  // namespace weightcast::transport::tcp
