@@ -19,7 +19,7 @@ from ._threads import asynchronous, on_thread
 from .awaiting import next_of, until_ended
 from .errors import InvalidArgument, TimedOut
 from .memory import allocate, memory_of
-from .workers import Closing, Settings, _settings
+from .workers import Settings, _settings
 
 Local = _core.RegionSlice
 Remote = _core.RemoteSlice
@@ -77,7 +77,7 @@ class Transfer:
         return f"<Transfer of {self.nbytes} bytes, {state}>"
 
 
-class Connection(Closing):
+class Connection:
     """A proven connection to one peer. It ends with `close`, with either endpoint, or with the peer."""
 
     __slots__ = ("_core", "_endpoint")
@@ -201,6 +201,12 @@ class Connection(Closing):
             )
         return Transfer(self._core.post_table(read, local, remote, table.astype(np.uint64), stream, timeout))
 
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Connection) and self._core.same(other._core)
 
@@ -211,7 +217,7 @@ class Connection(Closing):
         return f"<Connection: {self.describe()}{'' if self.usable else ', ended'}>"
 
 
-class Endpoint(Closing):
+class Endpoint:
     """All connections of one process.
 
     token: the text of the job's token or a role's: peers must have it, or one made from it, wherever they
@@ -305,6 +311,12 @@ class Endpoint(Closing):
 
     def _connection(self, core: _core.CoreConnection) -> Connection:
         return Connection(core, self._core)
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     async def __aenter__(self) -> Endpoint:
         return self

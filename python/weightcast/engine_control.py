@@ -12,12 +12,12 @@ from typing import Any
 
 from . import _weightcast as _core
 from .errors import Cancelled, Error
-from .workers import _FOREVER, Closing, Settings, _settings
+from .workers import _FOREVER, Settings, _settings
 
 _log = logging.getLogger("weightcast")
 
 
-class EngineControl(Closing):
+class EngineControl:
     """Belongs in the front end of an engine (vLLM's or SGLang's), once per engine; its ranks are `Inference`.
 
     The controller then asks for each step, in this order, and goes on when it has been done:
@@ -99,6 +99,12 @@ class EngineControl(Closing):
     def close(self) -> None:
         """Graceful shutdown; safe to call twice. The engine stays in its present state."""
         self._end()
+
+    def __enter__(self) -> EngineControl:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _run(self) -> None:
         while True:

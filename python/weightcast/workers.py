@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from . import _weightcast as _core
 from ._threads import asynchronous, within
@@ -23,7 +22,6 @@ from .shards import Registration, streams_in_use, wait_streams
 
 Settings = Mapping[str, Any]
 _FOREVER = 1e9
-_Self = TypeVar("_Self")
 
 
 def _settings(settings: Settings | None) -> dict[str, str]:
@@ -174,27 +172,18 @@ def _naming_cause(switch: _Switch | None) -> Iterator[None]:
         raise error from cause
 
 
-class Closing(ABC):
-    """Closed at the end of a `with`."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Worker(Closing):
+class _Closing:
     _core: Any
 
     def close(self) -> None:
         """Graceful shutdown; safe to call twice."""
         self._core.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def connection_map(self) -> list[str]:
         """One line for each connection: peer, transport, addresses."""
@@ -211,7 +200,7 @@ def _still_there(registration: Registration | None, what: str) -> Registration |
     return now
 
 
-class Trainer(_Worker):
+class Trainer(_Closing):
     """A trainer rank.
 
     controller: "host:port"; None: the setting `controller` (WEIGHTCAST_CONTROLLER).
@@ -340,7 +329,7 @@ class Trainer(_Worker):
     engines_async = asynchronous(engines)
 
 
-class Inference(_Worker):
+class Inference(_Closing):
     """A rank of an inference engine.
 
     commit_group: {model: number of its ranks in this engine} of models that are updated together;
