@@ -72,7 +72,9 @@ def test_a_gpu_that_is_not_there_is_named(gpus, devices_of):
     gpus(2)
     with pytest.raises(InvalidArgument, match="no GPU 2 for engine 0 .* torch sees 2, .* --engine_devices"):
         devices_of(Options(device="cuda"), 4)
-    with pytest.raises(InvalidArgument, match="--trainer_devices 1 names 1, and this host has 2 trainers"):
+    with pytest.raises(
+        InvalidArgument, match="--trainer_devices 1 names 1 GPUs, and this host has 2 trainers"
+    ):
         devices_of(Options(trainer_devices="1", engine_devices="0,1"), 4)
 
 
