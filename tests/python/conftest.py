@@ -24,12 +24,22 @@ TRAINING = {
     "test_rl_loop.py",
     "test_rl_namespaces.py",
 }
+# A minute and more each: `make test` leaves them to `make test-all`.
+SLOW = {
+    "test_cli_bench_p2p.py",
+    "test_cpp_package.py",
+    "test_device_collective.py",
+    "test_doctor_cluster.py",
+    "test_doctor_peer.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in TRAINING:
             item.add_marker(pytest.mark.training)
+        if item.path.name in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
