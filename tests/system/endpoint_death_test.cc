@@ -224,9 +224,9 @@ TEST(EndpointConnecting, AWrongTokenIsSaidInBothProcesses) {
   Watcher watcher({.token = "the-token-of-our-own-job"});
   const Status status = watcher.Connect(peer).status();
   EXPECT_EQ(status.code(), Code::kPermission);
-  EXPECT_THAT(status.message(), HasSubstr("check WEIGHTCAST_TOKEN_FILE"));
+  EXPECT_THAT(status.message(), HasSubstr("give both the same WEIGHTCAST_TOKEN"));
   EXPECT_TRUE(
-      Eventually([&] { return peer.Log().find("check WEIGHTCAST_TOKEN_FILE") != std::string::npos; }));
+      Eventually([&] { return peer.Log().find("give both the same WEIGHTCAST_TOKEN") != std::string::npos; }));
 }
 
 TEST(EndpointConnecting, AWrongRankIsSaidInBothProcesses) {

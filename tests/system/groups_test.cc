@@ -246,7 +246,7 @@ TEST_P(Groups, WhatCannotBeIsRefused) {
               HasSubstr("on_switch cannot be used with groups"));
   ASSERT_TRUE(rank.Register(*engine).ok());
   EXPECT_THAT(engine->Wait({}, In(1)).status().message(), HasSubstr("wait cannot receive in 3 groups"));
-  EXPECT_THAT(engine->Receive(In(1)).status().message(), HasSubstr("call ReceiveGroup for each"));
+  EXPECT_THAT(engine->Receive(In(1)).status().message(), HasSubstr("call receive_group for each"));
   EXPECT_FALSE(engine->Digest().ok());
 
   const auto other = ConnectEngine("e", 1, 2);

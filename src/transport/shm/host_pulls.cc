@@ -86,6 +86,7 @@ bool HostPulls::Fail(Pull& pull, int error) {
   if (error == ESRCH) return false;
   if (error == EPERM || error == EACCES || error == ENOSYS) {
     paths_->copy_reads = false;  // Allowed before and no more: the writer then copies for itself.
+    paths_->refusal = "cross-process copy is not permitted any more";
     pull.code = Code::kUnavailable;
   } else if (error == EFAULT) {
     pull.code = Code::kOutOfBounds;
@@ -95,9 +96,10 @@ bool HostPulls::Fail(Pull& pull, int error) {
   return true;
 }
 
-void HostPulls::Count(uint64_t change) {
+void HostPulls::Count(int64_t change) {
   waiting_ += change;
-  context_->fence_pages.mapping.As<FencePage>()->pulls_waiting.fetch_add(change, std::memory_order_relaxed);
+  auto& shown = context_->fence_pages.mapping.As<FencePage>()->pulls_waiting;
+  shown.fetch_add(static_cast<uint64_t>(change), std::memory_order_relaxed);
 }
 
 }  // namespace weightcast::transport::shm

@@ -22,7 +22,7 @@ class HostPulls {
 
   /// A pull has come; it has been answered, or never will be. Peers see how many bytes wait.
   void Begin(const Pull& pull) { Count(pull.record.length); }
-  void End(const Pull& pull) { Count(-uint64_t{pull.record.length}); }
+  void End(const Pull& pull) { Count(-int64_t{pull.record.length}); }
   /// Copies of `pulls`, from number `first` on, what one call of the kernel takes. True if anything of them
   /// went on; a pull that cannot go on has its `code` set.
   bool Copy(Ring<Pull>& pulls, uint32_t first, Budget& budget);
@@ -32,13 +32,13 @@ class HostPulls {
   [[nodiscard]] bool Stands(const PullRecord& record) const;
   /// False: the peer is no more, which its descriptor tells soon.
   bool Fail(Pull& pull, int error);
-  void Count(uint64_t change);
+  void Count(int64_t change);
 
   Context* context_;
   const OwnInbox* inbox_;
   Outbox* outbox_;
   Paths* paths_;
-  uint64_t waiting_ = 0;  ///< Bytes.
+  int64_t waiting_ = 0;  ///< Bytes.
 };
 
 }  // namespace weightcast::transport::shm

@@ -47,7 +47,7 @@ class OwnInbox {
   [[nodiscard]] FenceWait Fence() const { return FenceWait(shared().busy); }
   [[nodiscard]] DeviceFenceWait DeviceFence() const { return DeviceFenceWait(shared().device_begun); }
 
-  /// Whether the peer may read our device memory: closed before what was ordered of it is given back.
+  /// Whether the peer may pull from our memory: closed before what was ordered of it is given back.
   void OpenSources() { shared().source_open.store(kSourcesOpen, std::memory_order_seq_cst); }
   void CloseSources() { CloseSource(shared().source_open); }
 

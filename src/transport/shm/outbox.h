@@ -53,9 +53,9 @@ class Outbox {
                              source.generation);
   }
 
-  /// Whether the peer's processor has nothing to pull, from any of its peers.
-  [[nodiscard]] bool PeerPullsNothing() const {
-    return fence_page_.As<FencePage>()->pulls_waiting.load(std::memory_order_relaxed) == 0;
+  /// Bytes that the peer's processor is to pull, from all of its peers.
+  [[nodiscard]] uint64_t PeerPulls() const {
+    return fence_page_.As<FencePage>()->pulls_waiting.load(std::memory_order_relaxed);
   }
 
   // --- Records and payload ---

@@ -5,12 +5,12 @@
 
 #include "transport/shm/layout.h"
 
-/// How a pull finds out that its source was what the writer promised, although the target's engine does the
-/// copying and cannot be stopped:
+/// How a pull finds out that its source was what the writer promised, although the target's engine or
+/// processor does the copying and cannot be stopped:
 ///
 ///     writer                            target
 ///     orders a pull                     grant[slot] == id?  SourceStands?       (check 1)
-///                                       its engine copies, piece by piece
+///                                       it copies, piece by piece
 ///     CloseSource, or generation = 0    the copy is over
 ///     changes the source                SourceStands?                           (check 2)
 ///                                       counts the signal if grant[slot] == id

@@ -45,7 +45,7 @@ void Receiver::DrainAll() {
   for (uint32_t i = 0; i < kRecords && inbox_->records().Pop(body); ++i) {
     if (!Handle(body, budget).ok()) break;
   }
-  if (puller_) puller_->Clear();
+  ForgetPulls();
   staging_->in.Clear();
 }
 
@@ -160,8 +160,9 @@ bool Receiver::RunPulls(Budget& budget) {
   while (!context_->events.full()) {
     const Pull* const pull = puller_->Finished();
     if (pull == nullptr) break;
-    if (!ended) ended = puller_->PeerEnded();
-    EndPull(*pull, *ended);
+    // Of a device's copies: they go on when the peer has ended, and its host memory cannot be read then.
+    if (!ended && pull->engine != nullptr) ended = puller_->PeerEnded();
+    EndPull(*pull, ended.value_or(false));
     puller_->Pop();
     any = true;
   }

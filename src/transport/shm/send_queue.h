@@ -19,7 +19,7 @@
 
 namespace weightcast::transport::shm {
 
-/// Which paths a link has besides mapped memory, as found by trial.
+/// Which paths a link has besides mapped memory, as found by trial and by refusals since.
 struct Paths {
   CrossCopy copy;
   bool copy_writes = false;

@@ -49,12 +49,26 @@ Sender::Step Sender::StepPath(Pending& pending, Budget& budget) {
     return StepDevice(pending, *region, budget);
   const Path path = region == nullptr ? Path::kMapped : direct_.PathOf(pending.op, *region);
   if (path == Path::kRing && pending.op.length > 0) return StepRing(pending, *region, budget);
-  const LocalRegion* const local = context_->regions.Find(pending.op.local);
-  if (path == Path::kCopy && local != nullptr && PeerCopies(pending)) return Pull(pending, *region, *local);
+  if (path == Path::kCopy && PeerCopies(pending))
+    return Pull(pending, *region, *context_->regions.Find(pending.op.local));
   if (ring_busy) return Step::kStalled;
   if (region == nullptr) return queue_.Refuse(pending, pending.code);
   if (pending.op.length == 0) return direct_.Touch(pending, *region);
   return path == Path::kMapped ? direct_.Move(pending, *region, budget) : direct_.CopyBatch(budget);
+}
+
+/// Of a write by cross-process copy: the peer copies where this processor has other peers to serve and the
+/// peer's has none, so that more processors work. Once begun, the rest goes the way of the beginning.
+bool Sender::PeerCopies(const Pending& pending) {
+  const Op& op = pending.op;
+  // The region's bounds once more: the peer cannot know them.
+  if (!paths_->peer_reads || op.kind != OpKind::kWrite || op.length == 0 || op.length > kLongestPull ||
+      pending.done > 0 || queue_.LocalAt(pending, op.length) == nullptr) {
+    return false;
+  }
+  if (context_->cross_copies == CrossCopies::kByTarget) return true;
+  if (context_->senders < 2 || (ordered_ == 0 && op.length < kLeastPull)) return false;
+  return outbox_->PeerPulls() <= ordered_;  // More: it pulls from others, too.
 }
 
 // --- The ring: the target's processor puts the bytes in place ------------------------------------
@@ -172,7 +186,10 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
     const Pending& pending = queue_.At(queue_.head());
     pulls_ -= pending.records;
     Code code = left == 1 ? static_cast<Code>(record.code) : Code::kOk;
-    if (code == Code::kUnavailable && !pending.device) paths_->peer_reads = false;
+    if (pending.path == Path::kPull && !pending.device) {
+      ordered_ -= pending.op.length;
+      if (code == Code::kUnavailable) paths_->peer_reads = false;
+    }
     if (code == Code::kOk) {
       code = pending.code;  // Of an earlier write that its signal stood for as well.
     } else {
@@ -253,22 +270,10 @@ Sender::Step Sender::GiveUp(Pending& pending, Code code) {
   return Step::kDone;
 }
 
-/// Of a write by cross-process copy: the peer copies where this processor has other peers to serve and the
-/// peer's has none, so that more processors work. Once begun, the rest goes the way of the beginning.
-bool Sender::PeerCopies(const Pending& pending) {
-  const Op& op = pending.op;
-  if (!paths_->peer_reads || op.kind != OpKind::kWrite || op.length == 0 || op.length > kLongestPull ||
-      pending.done > 0) {
-    return false;
-  }
-  if (context_->cross_copies == CrossCopies::kByTarget) return true;
-  const bool pulls = queue_.waiting() && queue_.Joins(Path::kPull);
-  return context_->senders > 1 && (pulls || outbox_->PeerPullsNothing());
-}
-
 Sender::Step Sender::Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local) {
   const Op& op = pending.op;
-  if (!queue_.Joins(Path::kPull) || pulls_ >= kRingWindow || queue_.next() - queue_.head() >= kRingWindow ||
+  const bool enough = pulls_ >= kRingWindow || (pulls_ >= 2 && ordered_ >= kPullsAhead);
+  if (!queue_.Joins(Path::kPull) || enough || queue_.next() - queue_.head() >= kRingWindow ||
       !outbox_->HasSpace(2)) {
     return Step::kStalled;
   }
@@ -291,6 +296,7 @@ Sender::Step Sender::Pull(Pending& pending, const PeerRegion& region, const Loca
       .sequence = piece.sequence});
   ++pending.records;
   ++pulls_;
+  if (!pending.device) ordered_ += size;
   return EndPiece(pending, size, piece.flags);
 }
 

@@ -76,8 +76,9 @@ class HostilePeer {
     there.trial_echo.store(77);
     const bool copies = Decode<Trial>(trial->bytes)->copy_echo != 0;  // The victim may copy, and so may we.
     const uint64_t cell_there = Decode<Hello>(hello->bytes)->copy_address;
-    if (copies) reinterpret_cast<TrialCell*>(cell_there)->echo.store(88);
-    (void)channel.Send(Encode(Trial{.map_echo = 77, .copy_echo = copies ? 88U : 0U}));
+    Trial echoes{.map_echo = 77, .copy_echo = 0};
+    if (copies) reinterpret_cast<TrialCell*>(cell_there)->echo.store(echoes.copy_echo = 88);
+    (void)channel.Send(Encode(echoes));
     (void)channel.Send(Encode(Verdict{.map_seen = true, .copy_seen = copies}));
     return PumpUntil([&] { return ready; });
   }
