@@ -32,7 +32,7 @@ inline uint64_t PollKey(PollKind kind, uint32_t number) { return static_cast<uin
 /// Who copies host memory that the other side cannot map. Tests force what the system or the load decides.
 enum class CrossCopies : uint8_t {
   kOff,       ///< The ring instead, as where the system forbids cross-process copy.
-  kByLoad,    ///< The writer, or the target where that lets more processors work.
+  kEither,    ///< The writer, or the target where that lets more processors work.
   kByTarget,  ///< The target wherever it can.
 };
 

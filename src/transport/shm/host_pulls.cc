@@ -96,10 +96,4 @@ bool HostPulls::Fail(Pull& pull, int error) {
   return true;
 }
 
-void HostPulls::Count(int64_t change) {
-  waiting_ += change;
-  auto& shown = context_->fence_pages.mapping.As<FencePage>()->pulls_waiting;
-  shown.fetch_add(static_cast<uint64_t>(change), std::memory_order_relaxed);
-}
-
 }  // namespace weightcast::transport::shm

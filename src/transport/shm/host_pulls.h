@@ -16,13 +16,6 @@ namespace weightcast::transport::shm {
 class HostPulls {
  public:
   HostPulls(Context& context, const OwnInbox& inbox, Outbox& outbox, Paths& paths);
-  HostPulls(const HostPulls&) = delete;
-  HostPulls& operator=(const HostPulls&) = delete;
-  ~HostPulls() { Count(-waiting_); }
-
-  /// A pull has come; it has been answered, or never will be. Peers see how many bytes wait.
-  void Begin(const Pull& pull) { Count(pull.record.length); }
-  void End(const Pull& pull) { Count(-int64_t{pull.record.length}); }
   /// Copies of `pulls`, from number `first` on, what one call of the kernel takes. True if anything of them
   /// went on; a pull that cannot go on has its `code` set.
   bool Copy(Ring<Pull>& pulls, uint32_t first, Budget& budget);
@@ -32,13 +25,11 @@ class HostPulls {
   [[nodiscard]] bool Stands(const PullRecord& record) const;
   /// False: the peer is no more, which its descriptor tells soon.
   bool Fail(Pull& pull, int error);
-  void Count(int64_t change);
 
   Context* context_;
   const OwnInbox* inbox_;
   Outbox* outbox_;
   Paths* paths_;
-  int64_t waiting_ = 0;  ///< Bytes.
 };
 
 }  // namespace weightcast::transport::shm

@@ -24,6 +24,7 @@ Status OwnInbox::OpenGrant(const GrantName& grant, GrantReach ranges) {
   in_use_[grant.slot] = true;
   open_[grant.slot] = grant.id;
   ranges_[grant.slot] = std::move(ranges);
+  ++grants_;
   shared().grant[grant.slot].store(grant.id, std::memory_order_seq_cst);
   return Status::Ok();
 }
@@ -31,6 +32,7 @@ Status OwnInbox::OpenGrant(const GrantName& grant, GrantReach ranges) {
 bool OwnInbox::CloseGrant(const GrantName& grant) {
   if (grant.slot == 0 || !IsOpen(grant.slot, grant.id)) return false;
   open_[grant.slot] = 0;
+  --grants_;
   ranges_[grant.slot].reset();
   shared().grant[grant.slot].store(0, std::memory_order_seq_cst);
   return true;
@@ -46,6 +48,7 @@ void OwnInbox::Open() {
 void OwnInbox::CloseAll() {
   standing_ = false;
   open_.fill(0);
+  grants_ = 0;
   ranges_.fill(nullptr);
   for (Word& word : shared().grant) word.store(0, std::memory_order_seq_cst);
 }

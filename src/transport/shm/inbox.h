@@ -33,6 +33,8 @@ class OwnInbox {
   /// Forbids it; false if it was not open. The slot stays in use until FreeSlot.
   bool CloseGrant(const GrantName& grant);
   void FreeSlot(uint32_t slot);
+  /// How many are open.
+  [[nodiscard]] size_t grants() const { return grants_; }
   /// Forbids everything.
   void CloseAll();
   [[nodiscard]] bool IsOpen(uint32_t slot, uint64_t id) const {
@@ -74,6 +76,7 @@ class OwnInbox {
   std::array<GrantReach, kGrantSlots> ranges_;
   std::array<bool, kGrantSlots> in_use_{};
   bool standing_ = false;
+  size_t grants_ = 0;
   uint64_t payload_taken_ = 0;
   uint64_t payload_published_ = 0;
 };

@@ -60,8 +60,8 @@ struct Inbox {
 struct FencePage {
   /// The live generation of each region, else 0.
   std::array<std::atomic<uint32_t>, kMaxRegions> generation;
-  /// Bytes of host memory that peers have ordered this processor to pull and that are not answered.
-  alignas(kLine) Word pulls_waiting;
+  /// How many peers have a grant here: that many processors can write.
+  alignas(kLine) Word writers;
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 

@@ -239,7 +239,6 @@ void Link::Down(const Status& status) {
   const bool was_ready = link_.state == State::kReady || link_.state == State::kHungUp;
   // What the peer had put into our inbox before it went is complete: its bytes landed before.
   if (was_ready && reason.code() != Code::kProtocol) link_.receiver->DrainAll();
-  if (link_.receiver) link_.receiver->ForgetPulls();
   link_.inbox.CloseSources();  // Before anything completes: from then on sources may change.
   link_.sources.Close();
   link_.state = State::kDown;
@@ -258,7 +257,6 @@ void Link::Close() {
   link_.inbox.CloseSources();
   link_.sources.Close();
   if (link_.sender) link_.sender->queue().Fail(Code::kCancelled);
-  if (link_.receiver) link_.receiver->ForgetPulls();
   if (link_.channel.valid() && link_.state != State::kDown) (void)link_.channel.Send(Encode(Bye{}));
   link_.context.peer_regions.EraseLink(link_.id);
   regions_.Close();

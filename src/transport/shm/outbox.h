@@ -53,9 +53,9 @@ class Outbox {
                              source.generation);
   }
 
-  /// Bytes that the peer's processor is to pull, from all of its peers.
-  [[nodiscard]] uint64_t PeerPulls() const {
-    return fence_page_.As<FencePage>()->pulls_waiting.load(std::memory_order_relaxed);
+  /// How many peers of the peer have a grant of it.
+  [[nodiscard]] uint64_t PeerWriters() const {
+    return fence_page_.As<FencePage>()->writers.load(std::memory_order_relaxed);
   }
 
   // --- Records and payload ---

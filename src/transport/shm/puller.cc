@@ -43,7 +43,6 @@ bool Puller::Add(const PullRecord& record) {
   Pull& newest = pulls_.Push();
   newest = Pull{};
   newest.record = record;
-  if (newest.from_host()) host_.Begin(newest);
   return true;
 }
 
@@ -195,7 +194,6 @@ Code Puller::Outcome(const Pull& pull, bool peer_ended) const {
 }
 
 void Puller::Pop() {
-  if (pulls_.front().from_host()) host_.End(pulls_.front());
   if (next_ == pulls_.head()) ++next_;
   pulls_.Pop();
 }

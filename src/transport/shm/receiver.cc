@@ -45,7 +45,7 @@ void Receiver::DrainAll() {
   for (uint32_t i = 0; i < kRecords && inbox_->records().Pop(body); ++i) {
     if (!Handle(body, budget).ok()) break;
   }
-  ForgetPulls();
+  if (puller_) puller_->Clear();
   staging_->in.Clear();
 }
 

@@ -32,10 +32,6 @@ class Receiver {
   void DrainAll();
   /// Goes on with the copies that the peer has ordered. True if anything was begun or is over.
   bool RunPulls(Budget& budget);
-  /// They are answered no more.
-  void ForgetPulls() {
-    if (puller_) puller_->Clear();
-  }
   /// Goes on with what the peer has staged, for its writes and this side's reads. True if there was anything.
   bool RunStaged(Budget& budget);
   /// Sends the answers and the bytes that are due, as far as there is room. True if anything was sent.

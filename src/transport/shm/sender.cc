@@ -57,8 +57,8 @@ Sender::Step Sender::StepPath(Pending& pending, Budget& budget) {
   return path == Path::kMapped ? direct_.Move(pending, *region, budget) : direct_.CopyBatch(budget);
 }
 
-/// Of a write by cross-process copy: the peer copies where this processor has other peers to serve and the
-/// peer's has none, so that more processors work. Once begun, the rest goes the way of the beginning.
+/// Of a write by cross-process copy: the peer copies where this processor has more peers to serve than the
+/// peer has writers, so that more processors work. Once begun, the rest goes the way of the beginning.
 bool Sender::PeerCopies(const Pending& pending) {
   const Op& op = pending.op;
   // The region's bounds once more: the peer cannot know them.
@@ -67,8 +67,9 @@ bool Sender::PeerCopies(const Pending& pending) {
     return false;
   }
   if (context_->cross_copies == CrossCopies::kByTarget) return true;
-  if (context_->senders < 2 || (ordered_ == 0 && op.length < kLeastPull)) return false;
-  return outbox_->PeerPulls() <= ordered_;  // More: it pulls from others, too.
+  const bool pulls = queue_.waiting() && queue_.Joins(Path::kPull);
+  return op.grant.slot != 0 && (pulls || op.length >= kLeastPull) &&
+         context_->senders > std::max<uint64_t>(outbox_->PeerWriters(), 1);
 }
 
 // --- The ring: the target's processor puts the bytes in place ------------------------------------
@@ -186,10 +187,8 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
     const Pending& pending = queue_.At(queue_.head());
     pulls_ -= pending.records;
     Code code = left == 1 ? static_cast<Code>(record.code) : Code::kOk;
-    if (pending.path == Path::kPull && !pending.device) {
-      ordered_ -= pending.op.length;
-      if (code == Code::kUnavailable) paths_->peer_reads = false;
-    }
+    if (code == Code::kUnavailable && pending.path == Path::kPull && !pending.device)
+      paths_->peer_reads = false;
     if (code == Code::kOk) {
       code = pending.code;  // Of an earlier write that its signal stood for as well.
     } else {
@@ -272,8 +271,7 @@ Sender::Step Sender::GiveUp(Pending& pending, Code code) {
 
 Sender::Step Sender::Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local) {
   const Op& op = pending.op;
-  const bool enough = pulls_ >= kRingWindow || (pulls_ >= 2 && ordered_ >= kPullsAhead);
-  if (!queue_.Joins(Path::kPull) || enough || queue_.next() - queue_.head() >= kRingWindow ||
+  if (!queue_.Joins(Path::kPull) || pulls_ >= kRingWindow || queue_.next() - queue_.head() >= kRingWindow ||
       !outbox_->HasSpace(2)) {
     return Step::kStalled;
   }
@@ -296,7 +294,6 @@ Sender::Step Sender::Pull(Pending& pending, const PeerRegion& region, const Loca
       .sequence = piece.sequence});
   ++pending.records;
   ++pulls_;
-  if (!pending.device) ordered_ += size;
   return EndPiece(pending, size, piece.flags);
 }
 

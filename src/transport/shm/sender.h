@@ -35,7 +35,6 @@ class Sender {
   static constexpr uint64_t kGetWindow = 32;    ///< The same of reads.
   static constexpr uint64_t kRingPiece = 128 * 1024;
   static constexpr uint64_t kLeastPull = 64 * 1024;  ///< A smaller one is copied before the peer is awake.
-  static constexpr uint64_t kPullsAhead = 8U << 20;  ///< Ordered at once: few, so that the load can decide.
   using Step = SendQueue::Step;
   using Path = SendQueue::Path;
   using Pending = SendQueue::Pending;
@@ -69,7 +68,6 @@ class Sender {
   OwnCopies own_;
   uint64_t arriving_ = 0;  ///< The staged read whose bytes come next, unless it lies before the oldest.
   uint32_t pulls_ = 0;     ///< Records without an answer.
-  uint64_t ordered_ = 0;   ///< Bytes of host memory that the peer was ordered to pull and has not answered.
 };
 
 }  // namespace weightcast::transport::shm

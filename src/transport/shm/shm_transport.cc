@@ -239,6 +239,9 @@ bool ShmTransport::Turn() {
     first_ = (first_ + 1) % order_.size();
     Budget budget{.bytes = kPieceBytes};
     context_.senders = std::ranges::count_if(order_, [](const Link* link) { return link->sends(); });
+    context_.fence_pages.mapping.As<FencePage>()->writers.store(
+        std::ranges::count_if(order_, [](const Link* link) { return link->granted(); }),
+        std::memory_order_relaxed);
     for (size_t i = 0; i < order_.size(); ++i) {
       budget.operations = kOperationsPerTurn;
       any |= order_[(first_ + i) % order_.size()]->Turn(budget);

@@ -22,7 +22,7 @@ namespace weightcast::transport::shm {
 class ShmTransport final : public Transport {
  public:
   static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options,
-                                                   CrossCopies copies = CrossCopies::kByLoad,
+                                                   CrossCopies copies = CrossCopies::kEither,
                                                    Ptracer& ptracer = Ptracer::OfProcess());
   /// Closes every link; waits briefly for copies of peers that are under way.
   ~ShmTransport() override;

@@ -62,23 +62,29 @@ class ShmHostPullsTest : public ::testing::Test {
 
   const Bytes source = Bytes(3 * kPieceBytes + 77, std::byte{0x77});  // Several calls of the kernel.
   Bytes memory = Bytes(4 * kPieceBytes, std::byte{0x11});
-  HostilePeer peer{CrossCopies::kByLoad};
+  HostilePeer peer{CrossCopies::kEither};
   const RegionName target{.owner = peer.victim_self, .id = 3, .generation = 9};
 };
 
-TEST_F(ShmHostPullsTest, TheBytesAreThereBeforeTheirSignalAndThePeerSeesThatTheyWait) {
+TEST_F(ShmHostPullsTest, TheBytesAreThereBeforeTheirSignal) {
   PullRecord order = Order(1);
   order.offset = 5;
   Send(order);
-  const auto waiting = [this] { return peer.victim_fence.As<FencePage>()->pulls_waiting.load(); };
   peer.Pump();
-  EXPECT_EQ(waiting(), source.size());
   EXPECT_EQ(peer.signals, 0U);
   ASSERT_TRUE(peer.PumpUntil([&] { return peer.signals == 1; }));
   EXPECT_TRUE(std::ranges::equal(std::span(memory).subspan(5, source.size()), source));
   EXPECT_EQ(memory[4], std::byte{0x11});
   EXPECT_EQ(memory[5 + source.size()], std::byte{0x11});
-  EXPECT_EQ(waiting(), 0U);
+}
+
+TEST_F(ShmHostPullsTest, PeersSeeHowManyHaveAGrant) {
+  const auto writers = [this] { return peer.victim_fence.As<FencePage>()->writers.load(); };
+  peer.Pump();
+  EXPECT_EQ(writers(), 1U);
+  peer.victim->Revoke(HostilePeer::kLink, kGrant);
+  peer.Pump();
+  EXPECT_EQ(writers(), 0U);
 }
 
 TEST_F(ShmHostPullsTest, WhatMayNotBeWrittenIsNotRead) {
@@ -193,13 +199,13 @@ class ShmPullOrdersTest : public ShmHostPullsTest {
   const RegionName there{.owner = peer.own_self, .id = 1, .generation = 1};
   const Incarnation second_self = RandomId();
   std::unique_ptr<Transport> second =
-      ShmTransport::Create({.settings = {}, .self = second_self}, CrossCopies::kByLoad).value();
+      ShmTransport::Create({.settings = {}, .self = second_self}, CrossCopies::kEither).value();
   PullRecord order;
 };
 
 TEST_F(ShmPullOrdersTest, AWriterOfOneTargetWritesForItself) { EXPECT_FALSE(OrdersWrite()); }
 
-TEST_F(ShmPullOrdersTest, AWriterOfTwoOrdersAnIdleTargetToRead) {
+TEST_F(ShmPullOrdersTest, AWriterOfTwoOrdersATargetOfOneToRead) {
   ConnectSecond();
   WriteToSecond();
   ASSERT_TRUE(OrdersWrite());
@@ -212,10 +218,10 @@ TEST_F(ShmPullOrdersTest, AWriterOfTwoOrdersAnIdleTargetToRead) {
   EXPECT_EQ(peer.completions[0].code, Code::kOk);
 }
 
-TEST_F(ShmPullOrdersTest, ATargetThatReadsFromOthersIsWrittenTo) {
+TEST_F(ShmPullOrdersTest, ATargetOfAsManyWritersIsWrittenTo) {
   ConnectSecond();
   WriteToSecond();
-  fence().pulls_waiting.store(1);
+  fence().writers.store(2);
   EXPECT_FALSE(OrdersWrite());
 }
 

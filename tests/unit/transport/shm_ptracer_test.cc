@@ -74,7 +74,7 @@ Calls CallsOfALink(const std::string& policy) {
   Recorded process;
   recorded = &process;
   const TransportFactory factory{"shm", [](const TransportOptions& options) {
-                                   return ShmTransport::Create(options, CrossCopies::kByLoad,
+                                   return ShmTransport::Create(options, CrossCopies::kEither,
                                                                recorded->ptracer);
                                  }};
   Settings settings = TestSettings();
