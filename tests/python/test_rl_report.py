@@ -364,6 +364,7 @@ def test_a_trace_has_every_span_in_its_row():
 
 
 def test_no_picture_of_nothing(tmp_path: pathlib.Path):
+    pytest.importorskip("matplotlib")
     command = [sys.executable, "-m", "weightcast.rl.plots", tmp_path]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert drawn.returncode == 1
