@@ -225,8 +225,8 @@ TEST(EndpointConnecting, AWrongTokenIsSaidInBothProcesses) {
   const Status status = watcher.Connect(peer).status();
   EXPECT_EQ(status.code(), Code::kPermission);
   EXPECT_THAT(status.message(), HasSubstr("give both the same WEIGHTCAST_TOKEN"));
-  EXPECT_TRUE(
-      Eventually([&] { return peer.Log().find("give both the same WEIGHTCAST_TOKEN") != std::string::npos; }));
+  EXPECT_TRUE(Eventually(
+      [&] { return peer.Log().find("give both the same WEIGHTCAST_TOKEN") != std::string::npos; }));
 }
 
 TEST(EndpointConnecting, AWrongRankIsSaidInBothProcesses) {
