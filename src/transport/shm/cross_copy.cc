@@ -34,6 +34,12 @@ CrossCopy::Outcome CrossCopy::Read(std::span<const iovec> local, std::span<const
   return ToOutcome(process_vm_readv(pid_, local.data(), local.size(), remote.data(), remote.size(), 0));
 }
 
+Code CrossCopy::CodeOf(int error) {
+  if (error == EPERM || error == EACCES || error == ENOSYS) return Code::kUnavailable;
+  if (error == EFAULT) return Code::kOutOfBounds;
+  return error == ENOMEM ? Code::kExhausted : Code::kInternal;
+}
+
 std::string CrossCopy::Try(uint64_t cell_address, uint64_t nonce, uint64_t echo) const {
   uint64_t found = 0;
   const iovec into{.iov_base = &found, .iov_len = sizeof found};

@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/layout.h"
+#include "weightcast/status.h"
 
 namespace weightcast::transport::shm {
 
@@ -37,6 +38,10 @@ class CrossCopy {
 
   [[nodiscard]] Outcome Write(std::span<const iovec> local, std::span<const iovec> remote) const;
   [[nodiscard]] Outcome Read(std::span<const iovec> local, std::span<const iovec> remote) const;
+
+  /// Of an error but ESRCH; kUnavailable: the system permits it no more (a filter or a limit came in
+  /// between).
+  [[nodiscard]] static Code CodeOf(int error);
 
   /// Reads the peer's nonce and leaves `echo` in its cell. Empty on success, else why not.
   [[nodiscard]] std::string Try(uint64_t cell_address, uint64_t nonce, uint64_t echo) const;

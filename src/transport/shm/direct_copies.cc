@@ -115,14 +115,11 @@ DirectCopies::Step DirectCopies::OnCopyError(int error) {
   // Its death is told by its descriptor, soon.
   if (error == ESRCH) return Step::kStalled;
   Pending& front = queue_.At(queue_.next());
-  if (error == EPERM || error == EACCES || error == ENOSYS) {
-    // Allowed before and no more: a filter or a limit came in between. The ring needs no leave.
-    (front.op.kind == OpKind::kRead ? paths_->copy_reads : paths_->copy_writes) = false;
-    paths_->refusal = "cross-process copy is not permitted any more";
-    return Step::kDone;
-  }
-  if (error == EFAULT) return queue_.Refuse(front, Code::kOutOfBounds);
-  return queue_.Refuse(front, error == ENOMEM ? Code::kExhausted : Code::kInternal);
+  const Code code = CrossCopy::CodeOf(error);
+  if (code != Code::kUnavailable) return queue_.Refuse(front, code);
+  // The ring needs no permission.
+  paths_->Refuse(front.op.kind == OpKind::kRead ? paths_->copy_reads : paths_->copy_writes);
+  return Step::kDone;
 }
 
 }  // namespace weightcast::transport::shm

@@ -84,15 +84,8 @@ bool HostPulls::Stands(const PullRecord& record) const {
 
 bool HostPulls::Fail(Pull& pull, int error) {
   if (error == ESRCH) return false;
-  if (error == EPERM || error == EACCES || error == ENOSYS) {
-    paths_->copy_reads = false;  // Allowed before and no more: the writer then copies for itself.
-    paths_->refusal = "cross-process copy is not permitted any more";
-    pull.code = Code::kUnavailable;
-  } else if (error == EFAULT) {
-    pull.code = Code::kOutOfBounds;
-  } else {
-    pull.code = error == ENOMEM ? Code::kExhausted : Code::kInternal;
-  }
+  pull.code = CrossCopy::CodeOf(error);
+  if (pull.code == Code::kUnavailable) paths_->Refuse(paths_->copy_reads);  // The writer then copies itself.
   return true;
 }
 

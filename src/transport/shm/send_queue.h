@@ -26,6 +26,11 @@ struct Paths {
   bool copy_reads = false;
   bool peer_reads = false;  ///< The peer copies out of this process, too.
   std::string refusal;      ///< Why a copy is not possible; empty where it is.
+  /// Allowed before and no more: a filter or a limit came in between. `way`: one of the three above.
+  void Refuse(bool& way) {
+    way = false;
+    refusal = "cross-process copy is not permitted any more";
+  }
   bool ring_wanted = false;
   bool ring_ready = false;
   Code ring_failure = Code::kOk;
