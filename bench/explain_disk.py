@@ -50,7 +50,7 @@ class ReadLimit:
             _, controllers, path = line.split(":", 2)
             if controllers == ("" if self._second else "blkio"):
                 return self._root / path.lstrip("/")
-        raise SystemExit("the control groups of this machine limit no disk")
+        raise SystemExit("no control group here limits disks (blkio); run the other kinds with --only")
 
     def close(self) -> None:
         self._group.rmdir()
@@ -116,7 +116,7 @@ class CheckpointScene(Scene):
                     return update
             time.sleep(0.02)
         said = {name: trainer.errors() for name, trainer in self.trainers.items()}
-        raise AssertionError(f"no update to version {self.number}: {said}")
+        raise AssertionError(f"no update to version {self.number} in 60 s; correct what trainers say: {said}")
 
     def update(self, late: dict[str, int] | None = None) -> dict:
         assert not late, "a trainer that watches a folder is not late on request"

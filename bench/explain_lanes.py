@@ -67,7 +67,7 @@ def _limit_all(scene: Scene, network: Network) -> None:
             break
         time.sleep(1)
     else:
-        raise AssertionError(f"not all lanes come back: {_paths(update)}")
+        raise AssertionError(f"not all {LANES} lanes are back; raise PATIENCE={PATIENCE}: {_paths(update)}")
     for name, own in lanes.items():
         _limit(network, host_of(name), own)
 

@@ -99,7 +99,7 @@ def nccl_rank(rank: int, groups: list[list[int]], port: int, sizes: list[int], r
         took = torch.tensor([time.perf_counter() - began], device=device)
         dist.all_reduce(took, dist.ReduceOp.MAX)
         if not all(bool((one == turn).all()) for one in tensors):
-            raise AssertionError("NCCL: other bytes")
+            raise AssertionError(f"NCCL: rank {rank} has wrong bytes in round {turn}; try NCCL_P2P_DISABLE=1")
         found.append(float(took))
     if rank == 0:
         out.put(found[2:])

@@ -22,9 +22,9 @@ def _run(what: str, command: list[object], **options: object) -> None:
         )
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or error.stdout).strip().splitlines() or ["no reason given"]
-        raise Missing(f"{what}: {lines[-1]}") from None
+        raise Missing(f"{what}: {lines[-1]}; correct that and run again") from None
     except (subprocess.SubprocessError, OSError) as error:
-        raise Missing(f"{what}: {error}") from None
+        raise Missing(f"{what}: {error}; correct that and run again") from None
 
 
 def python_with(folder: pathlib.Path, package: str) -> pathlib.Path:
@@ -46,7 +46,7 @@ def unpack_debian(folder: pathlib.Path, packages: list[str]) -> pathlib.Path:
     done = folder / "unpacked"
     if not done.exists():
         if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-            raise Missing("its packages are Debian's, and this is no Debian")
+            raise Missing("its packages are Debian's, and apt-get or dpkg-deb is missing; run on Debian")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         _run("cannot be fetched", ["apt-get", "download", *packages], cwd=folder)

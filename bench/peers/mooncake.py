@@ -31,14 +31,16 @@ if __name__ == "__main__":
     import pair
     from mooncake.engine import TransferEngine
 
+    def check(code: int, what: str) -> None:
+        if code != 0:
+            raise RuntimeError(f"Mooncake's {what} ({code}); leave Mooncake out with --peers")
+
     class Mooncake:
         def __init__(self, memory: Any) -> None:
             self.base = memory.ctypes.data
             self.engine = TransferEngine()
-            if self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0:
-                raise RuntimeError("Mooncake's engine does not start")
-            if self.engine.register_memory(self.base, memory.nbytes) != 0:
-                raise RuntimeError("Mooncake does not register the memory")
+            check(self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", ""), "engine cannot start")
+            check(self.engine.register_memory(self.base, memory.nbytes), "engine cannot register memory")
 
         def hello(self) -> Any:
             return self.engine.get_rpc_port(), self.base
@@ -58,8 +60,7 @@ if __name__ == "__main__":
                 failed = self.engine.transfer_sync_write(self.peer, here[0], there[0], sizes[0])
             else:
                 failed = self.engine.batch_transfer_sync_write(self.peer, here, there, sizes)
-            if failed:
-                raise RuntimeError("a transfer of Mooncake has failed")
+            check(failed, "write failed")
 
         def progress(self) -> None:
             time.sleep(0.0001)  # Its own threads do the work.

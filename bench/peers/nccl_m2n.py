@@ -60,7 +60,7 @@ def rank_main(rank: int, sources: int, targets: int, port: int, sizes: list[int]
             took = torch.tensor([time.perf_counter() - began])
             dist.all_reduce(took, dist.ReduceOp.MAX)
             if not all(bool((one == turn % 100).all()) for one in memory):
-                raise AssertionError(f"NCCL M2N: rank {rank} has other bytes in round {turn}")
+                raise AssertionError(f"M2N round {turn}: rank {rank} has wrong bytes; try NCCL_P2P_DISABLE=1")
             found.append(float(took))
     if rank == 0:
         print(json.dumps({"seconds": found[WARM_UP:]}), flush=True)

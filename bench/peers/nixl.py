@@ -58,7 +58,7 @@ if __name__ == "__main__":
             while state == "PROC":
                 state = self.agent.check_xfer_state(prepared)
             if state != "DONE":
-                raise RuntimeError("a transfer of NIXL has failed")
+                raise RuntimeError(f"NIXL: a transfer ended as {state}; leave NIXL out with --peers")
 
         def progress(self) -> None:
             self.agent.get_new_notifs()

@@ -69,8 +69,8 @@ def transfer_all(agent: Any, prepared: list[Any]) -> None:
         agent.transfer(transfer)
     while waiting:
         states = [(transfer, agent.check_xfer_state(transfer)) for transfer in waiting]
-        if any(state not in ("PROC", "DONE") for _, state in states):
-            raise RuntimeError("a transfer of NIXL has failed")
+        if failed := {state for _, state in states} - {"PROC", "DONE"}:
+            raise RuntimeError(f"NIXL: transfers ended as {failed}; run this alone with UCX_LOG_LEVEL=info")
         waiting = [transfer for transfer, state in states if state == "PROC"]
 
 

@@ -10,12 +10,11 @@ from . import Missing
 
 def check_import(python: pathlib.Path, module: str, environment: dict[str, str]) -> None:
     """Raises Missing when it does not load here."""
-    command = [str(python), "-c", f"import {module}"]
-    result = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
-    )
+    command, environment = [str(python), "-c", f"import {module}"], {**os.environ, **environment}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     if result.returncode != 0:
-        raise Missing(f"it does not load: {(result.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise Missing(f"{python} cannot import {module} ({reason}); install what is missing there")
 
 
 def measure(

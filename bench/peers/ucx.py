@@ -91,4 +91,4 @@ def wait_listening(port: int, server: subprocess.Popen) -> None:
                     fields = line.split()
                     if fields[1].endswith(wanted) and fields[3] == "0A":
                         return
-    raise subprocess.SubprocessError("ucx_perftest does not start")
+    raise subprocess.SubprocessError(f"its server exited ({server.returncode}); leave ucx out with --peers")

@@ -63,7 +63,8 @@ class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
-    if (status_.ok()) EndForMissingValue({Code::kInternal, "a Result without a value or an error"});
+    if (status_.ok())
+      EndForMissingValue({Code::kInternal, "a Result without a value or an error; return one of the two"});
   }
   Result(const Result& other)
     requires std::is_copy_constructible_v<T>

@@ -214,7 +214,7 @@ Status WaitFor(Flight& flight, std::optional<double> timeout, bool fenced) {
                                  });
   if (!outcome)
     throw StatusError({Code::kTimedOut, "the transfer of " + std::to_string(transfer.bytes()) +
-                                            (fenced ? " bytes may still use its memory; keep that, see "
+                                            (fenced ? " bytes may still use its memory: keep it, check "
                                                       "that the peer runs, and wait again"
                                                     : " bytes has not ended within the timeout of this call "
                                                       "and continues; wait again, or cancel it")});

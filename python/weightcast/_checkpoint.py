@@ -69,8 +69,8 @@ def _part(shard: Shard, shape: tuple[int, ...], box: Landing) -> Shard | None:
     kept = [d for d in range(len(box.shape)) if not (box.size[d] == 1 and box.shape[d] > 1)]
     if [box.size[d] for d in kept] != list(shape):
         raise InvalidArgument(
-            f"{box.target} has the shape {list(shape)} in its checkpoint, {[box.size[d] for d in kept]} in "
-            f"the module's {box.source}, which cannot be followed; register a dict with a Shard of that name"
+            f"{box.target} has the shape {list(shape)} in the checkpoint, but {[box.size[d] for d in kept]} "
+            f"in the module's {box.source}; register a dict with a Shard named {box.target}"
         )
     offset = [low[d] - box.offset[d] for d in kept]
     return Shard(array.squeeze(tuple(d for d in range(array.dim()) if d not in kept)), shape, offset)

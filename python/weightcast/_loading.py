@@ -53,8 +53,8 @@ def refuse_unused(
             continue
         if taken[name] * ranks < math.prod(shape):
             raise InvalidArgument(
-                f"{name}: {model} takes {taken[name]} of that tensor's {math.prod(shape)} elements; check "
-                "that weights and engine are of the same model"
+                f"{name}: {model} takes {taken[name]} of that tensor's {math.prod(shape)} elements; start "
+                "the engine with the model of these weights, or leave that tensor out at the trainers"
             )
 
 

@@ -114,9 +114,9 @@ class Capture:
         for _, one in sorted([*fills, *landings], key=lambda pair: pair[0]):
             part = _part(written[one.target], one)
             if bool(part.any()):
-                problem = f"{one.target}: the loader overwrites what it has loaded"
+                problem = f"{one.target}: the engine's loader overwrites what it has loaded"
                 if isinstance(one, Landing):
-                    problem = f"{one.source}: its loader writes where another tensor is in {one.target}"
+                    problem = f"{one.source}: the engine's loader puts it over another tensor in {one.target}"
                 raise InvalidArgument(f"{problem}; {_ITS_OWN}")
             if isinstance(one, Landing):  # Fills are made once, before anything lands.
                 part.fill_(True)
@@ -163,8 +163,8 @@ def capture(
     except Exception as error:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise InvalidArgument(
-            f"{current or 'before the first tensor'}: the engine's loader failed ({text}); check that "
-            "weights and engine are of the same model"
+            f"{current or 'before the first tensor'}: the engine's loader failed ({text}); start the "
+            f"engine with the model of these weights; if it has that, {_ITS_OWN}"
         ) from error
     return Capture(recorder.landings, recorder.fills)
 
@@ -221,7 +221,7 @@ class _Recorder(TorchDispatchMode):
     def origin(self, name: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
         """Name and shape of the source of which `tensor` is a part."""
         if _storage(tensor) not in self._sources:
-            raise InvalidArgument(f"{name} is computed, and not a part of one tensor; {_FOLLOWED}")
+            raise InvalidArgument(f"{name}: the model's code computes it from others; {_FOLLOWED}")
         return self._sources[_storage(tensor)]
 
     def _known(self, tensor: torch.Tensor, name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -273,13 +273,13 @@ class _Recorder(TorchDispatchMode):
         name, shape = self._sources[_storage(what)]
         if not self._is_target(to):
             raise InvalidArgument(
-                f"{name}: its loader copies it to a tensor that the model does not own; {_ITS_OWN}"
+                f"{name}: the engine's loader copies it to a tensor that the model does not own; {_ITS_OWN}"
             )
         target, first = self._targets[_storage(to)]
         if [one for one in to.shape if one > 1] != [one for one in what.shape if one > 1]:
             raise InvalidArgument(
-                f"{name}: its loader copies {list(what.shape)} of it to {list(to.shape)} of {target}; "
-                f"repeating a part cannot be followed: {_ITS_OWN}"
+                f"{name}: the engine's loader copies {list(what.shape)} of it to {list(to.shape)} of "
+                f"{target}; repeating a part cannot be followed: {_ITS_OWN}"
             )
         if what.numel() > 0:
             self.landings.append(_landing(name, shape, what, target, to, first))

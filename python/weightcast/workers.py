@@ -318,7 +318,7 @@ class Trainer(_Closing):
         it first waits for `stream`, or the current stream of each of their devices. `InvalidArgument`:
         tensors have moved since they were registered; `publish` registers them again.
         """
-        _still_there(self._registration, "publish() registers them again")
+        _still_there(self._registration, "call publish(), which registers them again")
         wait_streams(self._registration, stream)
         return digests_from(self._core.digest())
 

@@ -203,8 +203,8 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
   if (addresses.empty())
     return Error(
         Code::kUnavailable, text,
-        " is link-local, and no interface of this host has a link-local address; give a routed address "
-        "of that process: to this call, or, of a worker, in its setting advertise");
+        " is link-local, and no interface of this host has a link-local address; use a routed address of "
+        "that process: give it to this call, or set advertise to it in that process");
   return addresses;
 }
 

@@ -12,7 +12,8 @@ Result<plan::Segments> RunsOf(const TensorInfo& tensor, const Box& box, size_t b
   if (!runs.ok()) return Error(runs.status().code(), "tensor ", tensor.name, ": ", runs.status().message());
   if (static_cast<uint64_t>(runs->dst_bytes()) != box_bytes)
     return Error(Code::kOutOfBounds, "tensor ", tensor.name, ", box ", ToString(box), " has ",
-                 runs->dst_bytes(), " bytes, but the buffer has ", box_bytes, "; they must be equal");
+                 runs->dst_bytes(), " bytes, but the buffer has ", box_bytes,
+                 "; please report this as a bug");
   return runs;
 }
 

@@ -79,7 +79,7 @@ Status CheckRank(const OutputRank& rank) {
   WC_RETURN_IF_ERROR(CheckPlainName("engine name", rank.engine));
   if (rank.ranks < 1 || rank.rank < 0 || rank.rank >= rank.ranks)
     return Error(Code::kInvalidArgument, "engine ", rank.engine, ": rank is ", rank.rank, " of ", rank.ranks,
-                 "; it must be an integer in [0, ranks - 1]");
+                 "; give a --rank from 0 to --world-size - 1");
   return Status::Ok();
 }
 
@@ -127,7 +127,7 @@ Result<bool> VersionFolder::Commit() {
   if (!StandsAt(file().parent_path())) return OutcomeOfOthers();
   if (faccessat(folder_.get(), name.c_str(), F_OK, 0) != 0)
     return Error(Code::kInvalidArgument, file().native(),
-                 " has not been written; write the whole file before Commit");
+                 " has not been written, or was removed; keep other programs out of that folder");
   if (options_.sync) WC_RETURN_IF_ERROR(SyncFile(folder_.get(), file().parent_path()));
   committed_ = true;
   if (!AllRanksThere()) return false;
@@ -179,7 +179,7 @@ Result<bool> VersionFolder::OutcomeOfOthers() const {
   return Error(
       Code::kCancelled, "version ", version_, " of engine ", rank_.engine, " was not written to ",
       final_path().native(),
-      ": another rank of the engine aborted it or was restarted; the next version is written as usual");
+      ": another of its ranks aborted or restarted (see its log); the next version is written as usual");
 }
 
 Status RemoveLeftovers(const OutputRank& rank) {

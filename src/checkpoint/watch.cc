@@ -132,7 +132,7 @@ Result<bool> FolderWatcher::WaitForEvents(std::optional<TimePoint> deadline) con
                  "; please report this as a bug");
   if (fds[1].revents != 0)
     return Error(Code::kCancelled, "watching ", folder_.native(),
-                 " was interrupted by a signal or a stop request; watch again to go on");
+                 " was interrupted by a signal or a stop request; start this command again to go on");
   return fds[0].revents != 0;
 }
 

@@ -56,7 +56,7 @@ Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
   if (bytes.size() > static_cast<uint64_t>(left_))
     return Error(Code::kOutOfBounds, path_.native(), ": ", bytes.size(),
                  " bytes more were given, but its header leaves room for ", left_,
-                 " only; give the bytes that the header describes");
+                 " only; please report this as a bug");
   left_ -= static_cast<int64_t>(bytes.size());
   return WriteAll(file_.get(), bytes, path_);
 }
@@ -64,7 +64,7 @@ Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
 Status SafetensorsWriter::Finish() {
   if (left_ != 0)
     return Error(Code::kInvalidArgument, path_.native(), ": ", left_,
-                 " bytes of its data are missing; write all tensors of the header before the end");
+                 " bytes of its data are missing; please report this as a bug");
   if (options_.sync) WC_RETURN_IF_ERROR(SyncFile(file_.get(), path_));
   // On network file systems close is where a full disk shows.
   if (::close(file_.release()) != 0) return FileError("write", path_, errno);
@@ -79,13 +79,13 @@ Status WriteSafetensors(const std::filesystem::path& path, const Header& header,
                         std::span<const std::span<const std::byte>> data, WriteOptions options) {
   if (data.size() != header.tensors.size())
     return Error(Code::kInvalidArgument, path.native(), ": data of ", data.size(),
-                 " tensors for a header of ", header.tensors.size(), "; give as many as it has");
+                 " tensors for a header of ", header.tensors.size(), "; please report this as a bug");
   for (size_t i = 0; i < data.size(); ++i) {
     const StoredTensor& tensor = header.tensors[i];
     if (data[i].size() != static_cast<uint64_t>(tensor.end - tensor.begin))
       return Error(Code::kInvalidArgument, path.native(), ": tensor ", Shown(tensor.info.name), " has ",
                    tensor.end - tensor.begin, " bytes, but ", data[i].size(),
-                   " were given; give all of them");
+                   " were given; please report this as a bug");
   }
   WC_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, header, options));
   for (const auto& bytes : data) WC_RETURN_IF_ERROR(writer.Append(bytes));

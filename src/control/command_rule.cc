@@ -29,7 +29,7 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
   if (before.session != 0) {
     out_.Add(Forget{before.session});
     Lose(group, Error(Code::kPeerDead, name,
-                      " is lost: its process was started again; the next update uses the new process"));
+                      " is lost: its process was started again; publish again with the new process"));
   }
   SetControlled(roster_, group.id);
   roster_.SetControl(group, {.session = session, .incarnation = hello.incarnation});
@@ -147,10 +147,9 @@ void CommandRule::CommandIdle() {
     const bool known = last.order != 0 || !IsWhole(group);  // It may have outlived another controller.
     if (last.command == command && last.version == version && known) continue;
     const Status reason = command == Command::kResume ? Status::Ok()
-                          : group.last_error.ok()
-                              ? Error(Code::kUnavailable, "engine ", group.name,
-                                      " serves no version; it gets one with the next update")
-                              : group.last_error;
+                          : group.last_error.ok()     ? Error(Code::kUnavailable, "engine ", group.name,
+                                                              " serves no version; let trainers publish")
+                                                      : group.last_error;
     roster_.touched().Add(id);
     Send(group, command, version, reason);
   }

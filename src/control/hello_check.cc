@@ -32,7 +32,7 @@ Status CheckHello(const MachineConfig& config, const Roster& roster, const Runs&
     return hello.world_size == 1 && hello.name.rank == 0
                ? Status::Ok()
                : Error(Code::kInvalidArgument, protocol::ToString(hello.name), " has rank ", hello.name.rank,
-                       " of ", hello.world_size, "; an EngineControl must be rank 0 of 1: give it no other");
+                       " of ", hello.world_size, ", not 0 of 1; use the same weightcast on all hosts");
   if (hello.name.rank >= hello.world_size)
     return Error(Code::kInvalidArgument, protocol::ToString(hello.name), ": rank must be an integer in [0, ",
                  hello.world_size - 1, "], because world_size is ", hello.world_size,

@@ -54,8 +54,8 @@ Status CheckWorker(const stream::Member& proven, const protocol::Hello& hello) {
                  stream::RoleName(MemberOf(name).role), "`");
   if (protocol::IncarnationOf(hello.secret) != hello.incarnation)
     return Error(Code::kPermission, protocol::ToString(name),
-                 " does not prove its identity: another process ",
-                 "has it, or its secret was lost; start that process again");
+                 " does not prove its identity: it uses the incarnation of another process, ",
+                 "or has lost the secret of its own; start it again");
   return Status::Ok();
 }
 

@@ -50,7 +50,7 @@ Status WriteWhole(const std::string& path, std::string_view bytes) {
   const auto failed = [&] {
     return Status(errno == ENOSPC || errno == EDQUOT ? Code::kExhausted : Code::kUnavailable,
                   StrCat("cannot write the routing table ", path, ": ", ErrnoText(errno),
-                         "; check the folder that setting tables names"));
+                         "; let the controller write there and make room, or leave setting tables empty"));
   };
   if (!file.valid()) return failed();
   while (!bytes.empty()) {
@@ -71,7 +71,7 @@ Result<std::string> WriteTable(const PlanJob& job, protocol::Role role, size_t n
   fs::create_directories(job.tables + "/" + folder, error);
   if (error)
     return Error(Code::kUnavailable, "cannot make ", job.tables, "/", folder, ": ", error.message(),
-                 "; check the folder that setting tables names");
+                 "; let the controller write there and make room, or leave setting tables empty");
   const std::string file =
       StrCat(folder, "/", role == protocol::Role::kTrainer ? "trainer-" : "inference-", number, ".table");
   const std::string path = StrCat(job.tables, "/", file);
@@ -79,7 +79,7 @@ Result<std::string> WriteTable(const PlanJob& job, protocol::Role role, size_t n
   Status status = WriteWhole(temporary, table);
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
     status = Error(Code::kUnavailable, "cannot rename ", temporary, " to ", path, ": ", ErrnoText(errno),
-                   "; check the folder that setting tables names");
+                   "; let the controller write there and make room, or leave setting tables empty");
   if (!status.ok()) {
     ::unlink(temporary.c_str());
     return status;

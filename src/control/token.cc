@@ -28,7 +28,7 @@ constexpr std::string_view kTokenName = "/token";
 
 Status Unreadable(const std::string& path, int error) {
   return Error(Code::kInvalidArgument, "cannot read the job token in ", path, ": ", ErrnoText(error),
-               "; set WEIGHTCAST_TOKEN or setting token_file");
+               "; set WEIGHTCAST_TOKEN, or setting token_file to a file that this user can read");
 }
 
 Result<std::string> ReadAll(int fd, const std::string& path) {
@@ -191,9 +191,9 @@ Result<Token> Token::Parse(std::string_view text, bool configured, std::string o
 
 Result<stream::MasterToken> Token::Master() const {
   if (const auto* master = std::get_if<stream::MasterToken>(&keys_)) return *master;
-  return Error(Code::kPermission, "a role token is in ", origin_,
-               "; this needs the job's master token, from which it was made: set "
-               "WEIGHTCAST_TOKEN or setting token_file to that");
+  return Error(Code::kPermission, origin_, " holds a role token (of `weightcast token`), and this process ",
+               "needs the job's master token, from which that was made: set WEIGHTCAST_TOKEN or setting ",
+               "token_file to the master token");
 }
 
 Result<stream::RoleToken> Token::ForWorker(const stream::Member& member) const {

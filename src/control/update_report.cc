@@ -99,7 +99,7 @@ protocol::Done MakeDone(const MachineConfig& config, const Roster& roster, const
   if (!done.met_policy && done.reason.ok())
     done.reason = {Code::kUnavailable,
                    "no engine took part: none has joined, or all failed or were late; `weightcast info "
-                   "--controller` with its address shows which"};
+                   "--controller HOST:PORT` shows which: start it, or see its log"};
   ListRows(roster, report, done);
   return done;
 }

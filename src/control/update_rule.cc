@@ -221,7 +221,7 @@ void UpdateRule::BeginAgain(const Worker& worker, std::string_view what) {
       update.fresh && protocol::VersionOf(rules_.runs->run(), CommonOffer(roster_)) != update.version;
   if (update.started || gone) {
     rules_.engines->Out(worker.group,
-                        {Code::kUnavailable, text + "; the engine takes part in the next update"}, &worker);
+                        {Code::kUnavailable, text + "; resume it if suspended, then publish again"}, &worker);
     return;
   }
   out_.Log(LogLevel::kInfo, protocol::ToString(update.id), " begins again: ", text);

@@ -14,10 +14,10 @@ using drivers::CUdeviceptr;
 
 /// What the driver may not like about it.
 Status NotGiven(const DeviceMemory& memory, const Status& why) {
-  if (memory.exportable == Exportable::kLegacy)
-    return Error(Code::kUnavailable, "it is memory of cuMemAlloc: ", why.message());
+  if (memory.exportable == Exportable::kLegacy) return {Code::kUnavailable, why.message()};
   return Error(Code::kUnavailable, memory.why_not.empty() ? "it is memory of cuMemMap" : memory.why_not, ": ",
-               why.message(), "; allocate it with cudaMalloc, or with cuMemMap and gpuDirectRDMACapable");
+               why.message().substr(0, why.message().find("; ")),  // Its advice is for other mistakes.
+               "; allocate it with cudaMalloc, or with cuMemMap and gpuDirectRDMACapable");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ Result<TensorDigest> AddDistinct(std::span<const Part> parts) {
     return Error(Code::kCorrupt, "tensor '", part.shard->tensor.name, "': the box ", ToString(box),
                  " has the digest ", first.shard->digest.ToString(), " at rank ", first.rank, " and ",
                  part.shard->digest.ToString(), " at rank ", part.rank,
-                 "; replicas must hold the same bits: find out what changed one of them");
+                 "; replicas must hold the same bits: find what writes to one alone, and publish again");
   }
   return sum;
 }

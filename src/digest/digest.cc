@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/hash.h"
 #include "base/strings.h"
 #include "plan/box.h"
@@ -91,9 +92,8 @@ Status DigestSum::AddPiece(const Box& box, int64_t offset, std::span<const std::
   const plan::Segments& runs = *made;
   if (offset < 0 || offset > runs.src_bytes() ||
       bytes.size() > static_cast<size_t>(runs.src_bytes() - offset))
-    return Error(Code::kOutOfBounds, "a piece of ", bytes.size(), " bytes from byte ", offset,
-                 " on is not inside the ", runs.src_bytes(), " bytes of the box ", ToString(box),
-                 " of tensor '", tensor.name, "'; give a piece inside it");
+    return Error(Code::kOutOfBounds, bytes.size(), " bytes from byte ", offset, " on are not inside the ",
+                 runs.src_bytes(), " bytes of a box of tensor '", tensor.name, "'", kReportBug);
   if (bytes.empty()) return Status::Ok();
   const int64_t end = offset + static_cast<int64_t>(bytes.size());
   const int64_t run_bytes = runs.src_bytes() / runs.count();

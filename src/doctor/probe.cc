@@ -115,7 +115,7 @@ Result<std::string> Finish(Child& child, TimePoint deadline, Duration limit) {
   if (ended && WIFSIGNALED(status)) return Error(Code::kInternal, "was ended by signal ", WTERMSIG(status));
   if (ended && WEXITSTATUS(status) != 0)
     return Error(Code::kInternal, "ended with exit status ", WEXITSTATUS(status));
-  if (child.text.empty()) return Status(Code::kInternal, "gave nothing");
+  if (child.text.empty()) return Status(Code::kInternal, "ended without an answer");
   std::string text = child.text.substr(1);
   if (child.text.front() == kThrew) return Error(Code::kInternal, "failed: ", text, kReportBug);
   return text;

@@ -65,7 +65,7 @@ class TransferBuilder {
     if (place != nullptr) regions_.Done(*place);
     transfer->locals.pop_back();
     return Status(Code::kInvalidArgument,
-                  "its local region is closed, or was registered with another endpoint; register its memory "
+                  "the local region is closed, or was registered with another endpoint; register the memory "
                   "with this one");
   }
   Result<const RemoteImport*> Remote(const RemoteSlice& slice) {
@@ -80,7 +80,7 @@ class TransferBuilder {
     transfer->remotes.pop_back();
     return Status(
         Code::kInvalidArgument,
-        "its remote region was released, or was imported on another connection; import it on this one");
+        "the peer's region was released, or was imported on another connection; import it on this one");
   }
 
   Regions& regions_;
@@ -95,8 +95,8 @@ Status CheckDevice(const RegisteredMemory& local, const ConnectionView& connecti
   const std::string name = connection.transport_name();
   for (const RegionKey& key : local.keys)
     if (key.transport == name) return Status::Ok();
-  return Error(Code::kUnavailable, "its local region is memory of device ", local.memory.ordinal, ", which ",
-               name, " to ", connection.peer().label, " does not move; use host memory");
+  return Error(Code::kUnavailable, "the local region is memory of device ", local.memory.ordinal,
+               ", which transport ", name, " of this connection does not move; use host memory");
 }
 
 Status TransferBuilder::Add(const Piece& piece, const ConnectionView& connection) {
@@ -104,7 +104,7 @@ Status TransferBuilder::Add(const Piece& piece, const ConnectionView& connection
   WC_ASSIGN_OR_RETURN(const auto* remote, Remote(piece.remote));
   const uint64_t length = piece.local.length();
   if (piece.remote.length() != length) {
-    return Error(Code::kInvalidArgument, "its local slice has ", length, " bytes, its remote slice ",
+    return Error(Code::kInvalidArgument, "the local slice has ", length, " bytes, the peer's slice ",
                  piece.remote.length(), "; give two of equal length");
   }
   WC_RETURN_IF_ERROR(CheckAccess(transfer->kind, remote->access, transfer->options.grant.id != 0));
@@ -131,16 +131,16 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
         Code::kInvalidArgument,
         "this read was given a stream, for which only a write can wait; wait for the stream before the read");
   if (options.signal && (kind == OpKind::kRead || options.grant.id == 0)) {
-    return Status(
-        Code::kInvalidArgument,
-        "a signal was asked for, which only a write under a grant can set; open a grant, or set no signal");
+    return Status(Code::kInvalidArgument,
+                  "only a write under a grant sets a signal; let the peer open one and write under it, or "
+                  "set no signal");
   }
   const uint64_t past = uint64_t{options.signal.value_or(0)} + options.signals;
   if (options.signals < 1 || options.signals > SignalRange::kMostTogether ||
       past > SignalRange::kMostTransfers) {
-    return Error(Code::kInvalidArgument, "the write counts as ", options.signals, " transfers from number ",
-                 options.signal.value_or(0), " on; a write may count as 1 to ", SignalRange::kMostTogether,
-                 ", with numbers below ", SignalRange::kMostTransfers);
+    return Error(Code::kInvalidArgument, "the transfer has signals ", options.signals, " and signal ",
+                 options.signal.value_or(0), "; signals may be 1 to ", SignalRange::kMostTogether,
+                 ", and the sum of both at most ", SignalRange::kMostTransfers);
   }
   Core& core = *connection->core();
   TransferBuilder build(core.regions(), connection->imports(), core.transfers().Take());
@@ -165,7 +165,7 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
   transfer.chunk_bytes = transfer.device && build.all_to_device ? DeviceChunk(chunk) : chunk;
   const uint64_t chunks = CountChunks(transfer.pieces, transfer.chunk_bytes);
   if (chunks > kMaxChunks) {
-    return Error(Code::kInvalidArgument, "a transfer of ", chunks, " chunks, more than ", kMaxChunks,
+    return Error(Code::kInvalidArgument, "the transfer has ", chunks, " chunks, more than ", kMaxChunks,
                  "; split it, or raise setting chunk, which is ", chunk, " bytes");
   }
   transfer.chunks = static_cast<uint32_t>(chunks);

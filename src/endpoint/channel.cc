@@ -22,7 +22,7 @@ constexpr size_t kReadAtOnce = 64 << 10;
 
 Status Channel::Send(const Message& message) {
   if (out_.size() + kHeader + message.payload.size() > kMaxQueued) {
-    return Error(Code::kExhausted, "the peer does not read its control channel", kSeePeer);
+    return Error(Code::kExhausted, "it reads none of the messages that are sent to it", kSeePeer);
   }
   out_ += PackBytes(static_cast<uint32_t>(message.payload.size()), message.type);
   out_ += message.payload;

@@ -65,7 +65,7 @@ Result<RemoteRegion> Connection::Import(std::string_view descriptor) {
   if (region->name.owner != peer().incarnation)
     return Error(Code::kInvalidArgument, "the region is of another process (incarnation ", region->name.owner,
                  ") than ", label, " (incarnation ", peer().incarnation,
-                 "); import it on a connection to its owner, or, if that process has restarted, its new one");
+                 "); connect to that process, or, if it has restarted, get a descriptor of its new region");
   const std::string name = connection.view().transport_name();
   for (const endpoint::RegionKey& key : region->keys) {
     if (key.transport != name) continue;
@@ -144,7 +144,7 @@ Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfe
                  " was revoked, or never opened; open a new one");
   }
   return Error(Code::kTimedOut, arrived->transfers.load(), " of ", transfers,
-               " transfers have come within the timeout of this call under the grant of ",
+               " transfers have come within the timeout of this call under the grant for ",
                connection.view().peer().label, "; check that it runs and writes, then wait again");
 }
 
@@ -166,7 +166,7 @@ GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
 Status Connection::Notify(std::string_view bytes) {
   State& connection = *state_;
   if (bytes.size() > kMaxNotice) {
-    return Error(Code::kInvalidArgument, "a notice of ", bytes.size(), " bytes, more than ", kMaxNotice,
+    return Error(Code::kInvalidArgument, "the notice has ", bytes.size(), " bytes, more than ", kMaxNotice,
                  "; send them by a write into a region of the peer");
   }
   WC_RETURN_IF_ERROR(connection.CheckUsable());

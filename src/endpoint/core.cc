@@ -152,7 +152,7 @@ void Core::OnProven(Proven proven) {
   const auto replaced = connections_->Replace(connection);
   // The peer knows of one connection only: the newer.
   if (replaced != nullptr)
-    replaced->End({Code::kUnavailable, "replaced by a newer connection between the two; use that"});
+    replaced->End({Code::kUnavailable, "a newer connection to the same peer replaces this one; use that"});
   connection->Start();
 }
 

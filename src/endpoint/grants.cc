@@ -68,7 +68,7 @@ Status Grants::Admit(Grant& grant, const Signal& signal) {
   const auto range = SignalRange::Of(signal.transfer);
   const auto wrong = [&](auto... what) {
     return Error(Code::kProtocol, "it signalled chunk ", signal.chunk, " of ", signal.chunks, " of transfer ",
-                 range.first, ", but ", what...);
+                 range.first, ", but ", what..., "; let it signal what is granted, and run the same release");
   };
   if (range.first + range.count > grant.transfers.size()) {
     return wrong("the grant is for ", grant.transfers.size(), " transfers");

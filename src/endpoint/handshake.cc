@@ -64,12 +64,12 @@ Result<Hello> ParseHello(std::string_view payload) {
   uint64_t lease = 0;
   in.Get(hello.chunk, lease, hello.nonce);
   if (!in.AtEnd() || hello.identity.incarnation == 0)
-    return Error(Code::kProtocol, "the first message (hello) is malformed", kSameRelease);
+    return Error(Code::kProtocol, "the other side's first message (hello) is malformed", kSameRelease);
   if (hello.chunk < kMinChunk || hello.chunk > kMaxChunk || lease == 0 ||
       lease > static_cast<uint64_t>(kMaxLease.count())) {
-    return Error(Code::kProtocol, "the first message (hello) has chunk ", hello.chunk, " and lease ", lease,
-                 " ns; they must be in [", kMinChunk, ", ", kMaxChunk, "] and [1, ", kMaxLease.count(), "]",
-                 kSameRelease);
+    return Error(Code::kProtocol, "the other side's first message (hello) has chunk ", hello.chunk,
+                 " and lease ", lease, " ns; they must be in [", kMinChunk, ", ", kMaxChunk, "] and [1, ",
+                 kMaxLease.count(), "]", kSameRelease);
   }
   hello.lease = Duration(lease);
   return hello;
@@ -108,7 +108,7 @@ std::vector<Message> Handshaker::OnMessage(const Message& message) {
   if (state_ == State::kGreeting) {
     return Fail({Code::kProtocol, "the other side is not a weightcast endpoint; check what runs there"});
   }
-  return Fail(Error(Code::kProtocol, "a handshake message came in the wrong order", kSameRelease));
+  return Fail(Error(Code::kProtocol, "the other side sent a handshake message out of turn", kSameRelease));
 }
 
 std::vector<Message> Handshaker::OnHello(const Message& message) {
@@ -150,7 +150,7 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
   const Role peer_role = role_ == Role::kInitiator ? Role::kResponder : Role::kInitiator;
   Digest proof{};
   if (message.payload.size() != proof.size())
-    return Fail(Error(Code::kProtocol, "the proof is malformed", kSameRelease));
+    return Fail(Error(Code::kProtocol, "the other side's proof is malformed", kSameRelease));
   std::memcpy(proof.data(), message.payload.data(), proof.size());
   if (!SameDigest(proof, ProofOf(peer_role))) {
     return Fail(Missing(key_.of, Claimed(peer_->identity), Claimed(mine_.identity)));
@@ -162,7 +162,7 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
 
 std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   auto verdict = ParseOutcome(message.payload);
-  if (!verdict) return Fail(Error(Code::kProtocol, "the verdict is malformed", kSameRelease));
+  if (!verdict) return Fail(Error(Code::kProtocol, "the other side's verdict is malformed", kSameRelease));
   if (!verdict->ok()) {
     // Anyone can say it; who has proven nothing must not make a caller wait.
     superseded_ = state_ == State::kProven && verdict->code() == Code::kCancelled;
@@ -174,7 +174,7 @@ std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   const bool in_turn =
       state_ == State::kProven && !peer_accepted_ && (role_ == Role::kInitiator || accepted_);
   if (!in_turn)
-    return Fail(Error(Code::kProtocol, "a handshake verdict came in the wrong order", kSameRelease));
+    return Fail(Error(Code::kProtocol, "the other side sent its verdict out of turn", kSameRelease));
   peer_accepted_ = true;
   if (accepted_) state_ = State::kAccepted;
   return {};

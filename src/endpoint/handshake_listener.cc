@@ -120,7 +120,7 @@ void HandshakeListener::OnAcceptable() {
         WC_LOG(kError, "the endpoint accepts no connections now: ", fd.status().message());
       }
       // The pending connection stays readable: without a rest we would spin on it.
-      if (handshakes_->MakeRoom("it had to make room: this process can open no more files")) continue;
+      if (handshakes_->MakeRoom("dropped, as this process can open no more files")) continue;
       sockets_->Change(key_, 0);
       pause_ = timers_->Add(In(kAcceptPause), [this] { sockets_->Change(key_, EPOLLIN); });
       return;

@@ -36,7 +36,7 @@ void Handshakes::Stop() {
 void Handshakes::Accept(UniqueFd fd) {
   auto address = PeerAddressOf(fd.get());
   if (!address.ok()) return;  // Gone already.
-  if (half_open_.full()) MakeRoom(StrCat("too many half-open handshakes (at most ", HalfOpen::Most(), ")"));
+  if (half_open_.full()) MakeRoom(StrCat("dropped, as ", HalfOpen::Most(), " handshakes are unfinished"));
   TuneTcp(fd.get(), context_.options.settings.lease);
   Attempt& attempt = NewAttempt(Role::kResponder, std::move(fd), *address, nullptr);
   half_open_.Add(attempt.id);
@@ -50,7 +50,7 @@ bool Handshakes::MakeRoom(std::string_view why) {
   Attempt& attempt = *Find(half_open_.Victim());
   LogRefusal(attempt,
              Error(Code::kExhausted, why,
-                   "; if these are processes of your job, raise the limit of open files (ulimit -n)"));
+                   "; raise the limit of open files (ulimit -n), or block it if it is not of your job"));
   Erase(attempt, /*linger=*/false);
   return true;
 }

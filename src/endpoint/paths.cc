@@ -169,7 +169,7 @@ Status Paths::OnChosen(std::string_view payload) {
   if (path.here == Path::State::kDown) {
     // It was ready when we said so and has gone down since.
     stage_ = Stage::kOver;
-    hooks_.failed(Error(Code::kUnavailable, path.name, ": ", path.reason));
+    hooks_.failed(Error(Code::kUnavailable, "transport ", path.name, " has failed: ", path.reason));
     return Status::Ok();
   }
   if (path.here != Path::State::kReady) return OutOfTurn("a choice");

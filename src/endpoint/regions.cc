@@ -175,8 +175,9 @@ void Regions::Done(RegisteredMemory& registration) {
 Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
   const uint64_t serial = SliceAccess::SerialOf(slice);
   RegisteredMemory* const found = serial == 0 ? nullptr : Use(SliceAccess::IndexOf(slice));
-  if (found == nullptr)
-    return Status(Code::kInvalidArgument, "its region is closed; register that memory again");
+  constexpr auto* kClosed =
+      "its region is closed, or of another endpoint; register that memory with this connection's endpoint";
+  if (found == nullptr) return Status(Code::kInvalidArgument, kClosed);
   const bool same = found->serial == serial;
   const bool writes = PeersWrite(found->access, /*granted=*/true);
   const transport::WriteRanges::Runs granted{
@@ -184,9 +185,7 @@ Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
   Done(*found);
   if (same && writes) return granted;
   return Status(Code::kInvalidArgument,
-                same ? "its region takes no writes; register that memory with access granted"
-                     : "its region is closed, or is of another endpoint; register that memory with this "
-                       "connection's endpoint");
+                same ? "its region takes no writes; register that memory with access granted" : kClosed);
 }
 
 Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> ranges) {

@@ -57,8 +57,13 @@ Status Explain(const Transfer::State& transfer, Code code) {
       return {code, "outside the peer's region; give a slice inside it"};
     case Code::kPeerDead:
       return {code, "the peer's process has ended; start it again and connect to it"};
+    case Code::kInvalidArgument:
+      return {code,
+              "memory at one end was deregistered during the transfer, or the grant is malformed; register "
+              "it again there, or give the grant as the peer opened it"};
     default:
-      return Error(code, "the transport failed: ", CodeName(code), "; see the logs of both sides");
+      return Error(code, "the transport failed (", CodeName(code),
+                   "); see the logs of both sides, and if they do not say why, report this as a bug");
   }
 }
 

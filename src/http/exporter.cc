@@ -18,7 +18,7 @@ Answer AnswerTo(const Request& request) {
 }
 
 Result<std::shared_ptr<Exporter>> Start(const std::string& where) {
-  WC_ASSIGN_OR_RETURN(Place place, Place::Parse(where, "metrics", 9470));
+  WC_ASSIGN_OR_RETURN(Place place, Place::Parse(where, "setting metrics", 9470));
   WC_ASSIGN_OR_RETURN(
       auto server,
       Server::Start(

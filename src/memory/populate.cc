@@ -34,16 +34,14 @@ void Touch(std::span<std::byte> bytes, size_t page, bool write) {
 Status WhyNot(int error, std::span<std::byte> bytes, bool write) {
   const std::string those =
       StrCat(bytes.size(), " bytes at address ", reinterpret_cast<uintptr_t>(bytes.data()));
-  if (error == ENOMEM) {
+  if (error == ENOMEM)
     return Error(Code::kInvalidArgument, "part of the ", those,
                  " is not mapped; register only memory that is allocated");
-  }
-  if (error == EFAULT || error == EINVAL || error == EPERM) {
+  if (error == EFAULT || error == EINVAL || error == EPERM)
     return Error(Code::kInvalidArgument, "the ", those, " are not ", write ? "writable" : "readable",
                  "; register them with another access, or other memory");
-  }
   return Error(Code::kExhausted, "cannot make the pages of the ", those, " present: ", ErrnoText(error),
-               "; give this process more memory");
+               "; give this process more memory, or if memory is faulty (see dmesg), use another host");
 }
 
 /// EINVAL is both "this kernel does not know the advice" and "not this kind of memory".

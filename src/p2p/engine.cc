@@ -65,8 +65,8 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {
   if (options.gpu.index < 0 || options.gpu.index > UINT16_MAX - kFirstPort)
-    return Error(Code::kInvalidArgument, "the GPU index is ", options.gpu.index, "; it must be in [0, ",
-                 UINT16_MAX - kFirstPort, "]");
+    return Error(Code::kInvalidArgument, "the GPU index (local_gpu_idx) is ", options.gpu.index,
+                 "; give one in [0, ", UINT16_MAX - kFirstPort, "]");
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   EndpointOptions made = EndpointOptionsOf(engine->options_);
   Peers& peers = engine->peers_;
@@ -280,10 +280,9 @@ Result<uint64_t> Engine::Send(uint64_t channel, std::span<const Local> from) {
 }
 
 Result<uint64_t> Engine::Receive(uint64_t channel, std::span<const Local> to) {
-  if (to.size() > kMaxPieces) {
+  if (to.size() > kMaxPieces)
     return Error(Code::kInvalidArgument, "a recv into ", to.size(), " pieces, more than ", kMaxPieces,
                  "; split it");
-  }
   WC_ASSIGN_OR_RETURN(const OperationPtr receive, operations_.Make(OperationKind::kReceive, to));
   const std::lock_guard lock(s_.mutex);
   WC_RETURN_IF_ERROR(operations_.Attach(*receive, channel));
@@ -314,10 +313,9 @@ Result<uint64_t> Engine::Read(uint64_t channel, std::span<const Local> local,
 
 Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::span<const Local> local,
                                   std::span<const Advert> adverts) {
-  if (local.size() != adverts.size()) {
+  if (local.size() != adverts.size())
     return Error(Code::kInvalidArgument, local.size(), " pieces of local memory and ", adverts.size(),
                  " of the peer's were given; give as many of each");
-  }
   WC_ASSIGN_OR_RETURN(const OperationPtr operation, operations_.Make(kind, local));
   const std::lock_guard lock(s_.mutex);
   WC_RETURN_IF_ERROR(operations_.Attach(*operation, channel));

@@ -81,7 +81,7 @@ Result<UniqueFd> OpenEcho(const SocketAddress& at, PortRange ports) {
   }
   return Error(Code::kUnavailable, "cannot bind UDP at ", at.Host(), ": ", ErrnoText(error),
                error == EADDRNOTAVAIL
-                   ? "; see with ip addr which addresses this host has"
+                   ? "; see with ip addr which addresses the host has, and run the test again"
                    : "; give setting port_range free ports that this user may use, such as 29800-29899");
 }
 

@@ -87,7 +87,7 @@ class Server final : public TestServer {
           {Code::kPermission,
            "the client has an observer's token, which may not measure; give the client the job's token"});
     } else if (clients_.size() >= kMostClients) {
-      stream->Close(Error(Code::kExhausted, "it serves ", kMostClients, " tests already; try again later"));
+      stream->Close(Error(Code::kExhausted, "the host serves ", kMostClients, " others; try again later"));
     } else {
       clients_[stream.get()];
     }

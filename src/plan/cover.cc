@@ -44,7 +44,7 @@ Status CheckDisjoint(const TensorInfo& tensor, const DistinctBoxes& boxes, const
   return Error(Code::kInvalidArgument, "tensor '", tensor.name, "': the box ",
                ToString(BoxOfIndex(index, one)), " of rank ", boxes.HoldersOf(one).front(), " overlaps ",
                ToString(BoxOfIndex(index, other)), " of rank ", boxes.HoldersOf(other).front(),
-               "; shards must be equal or disjoint");
+               "; give shards that are equal or disjoint");
 }
 
 Status CheckCopies(const TensorInfo& tensor, std::span<const int> ranks, std::span<const int64_t> coords) {
@@ -84,7 +84,7 @@ Status CheckHoldingsOfTensor(std::string_view holder, std::span<const Holding* c
   return Error(Code::kInvalidArgument, "tensor '", tensor.name, "': the boxes ",
                ToString(BoxOfIndex(index, overlap->first)), " and ",
                ToString(BoxOfIndex(index, overlap->second)), " of ", holder,
-               " overlap; the shards of one tensor must be equal or disjoint");
+               " overlap; give shards of one tensor that are equal or disjoint");
 }
 
 /// What of `region` lies outside the box `hit`, which it meets: a slab on either side per dimension.

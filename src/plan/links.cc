@@ -128,12 +128,12 @@ Status Resolver::Claim(int source, int destination) {
   if (from.shape != to.shape) {
     return InvalidArgument("tensor '", from.name, "' has shape ", ToString(from.shape),
                            " on the trainers' side but '", to.name, "' has ", ToString(to.shape),
-                           " on the inference side; register equal shapes, or correct the rules");
+                           " on the inference side; register equal shapes, or correct the trainers' rules");
   }
   int& owner = fed_by_[static_cast<size_t>(destination)];
   if (owner >= 0)
     return InvalidArgument("tensor '", to.name, "' would be filled twice: from '", this->source(owner).name,
-                           "' and from '", from.name, "'; correct the rules");
+                           "' and from '", from.name, "' of the trainers; correct their rules");
   owner = source;
   return Status::Ok();
 }
@@ -149,7 +149,7 @@ Status Resolver::FindQuantised() {
     used[found->rule] = true;
     if (!scales_.insert(found->scales.name).second)
       return InvalidArgument("tensor '", found->scales.name, "' would hold the scales of '", source(t).name,
-                             "' and of another tensor; correct the rules");
+                             "' and of another tensor; give each its own in the trainers' rules");
     quantised_.emplace(t, std::move(*found));
   }
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
@@ -167,7 +167,7 @@ Status Resolver::CheckDType(int source, int destination, const Quantised& quanti
   if (to.dtype == dtype) return Status::Ok();
   return InvalidArgument("rule ", quantised.rule + 1, " quantises tensor '", this->source(source).name,
                          "'; '", to.name, "' on the inference side must be ", NameOf(dtype), " for it, not ",
-                         NameOf(to.dtype));
+                         NameOf(to.dtype), "; register it so, or remove the rule");
 }
 
 /// The scales go by themselves.
@@ -225,7 +225,7 @@ Status Resolver::ApplySplit(const Split& split, int source, const std::vector<st
     }
     if (fed_by_[static_cast<size_t>(*partner)] >= 0)
       return InvalidArgument("tensor '", to.name, "' would be filled twice, once by the split of '",
-                             from.name, "'; correct the rules");
+                             from.name, "'; correct the trainers' rules");
     fed_by_[static_cast<size_t>(*partner)] = source;
     const int64_t extent = to.shape[static_cast<size_t>(split.dim)];
     cuts.push_back(
@@ -235,8 +235,8 @@ Status Resolver::ApplySplit(const Split& split, int source, const std::vector<st
   if (!complete) return Status::Ok();
   if (at != from.shape[static_cast<size_t>(split.dim)]) {
     return InvalidArgument("the split of '", from.name, "' ", ToString(from.shape), " along dimension ",
-                           split.dim, " makes tensors that have ", at,
-                           " together; correct the rule or the shapes");
+                           split.dim, " makes tensors whose sizes there sum up to ", at,
+                           ", not its own; correct the rule or the shapes");
   }
   for (const Link& cut : cuts) WC_RETURN_IF_ERROR(AddLink(cut));
   return Status::Ok();
@@ -251,7 +251,7 @@ Result<bool> Resolver::ApplyFuse(const Fuse& fuse, size_t rule, int source) {
     if (parts[part] >= 0)
       return InvalidArgument("tensors '", this->source(parts[part]).name, "' and '",
                              this->source(source).name, "' are both the part '", fuse.from[part],
-                             "' of one fusion; correct the rules");
+                             "' of one fusion; correct the trainers' rules");
     parts[part] = source;
     return true;
   }
@@ -303,7 +303,7 @@ Status Resolver::FinishFuse(size_t rule, const std::string& name, const std::vec
   if (hole < parts.size())
     return InvalidArgument("tensor '", source(some).name, "' is part of the fusion into '", name,
                            "', but the trainers have no tensor for '", fuse.from[hole],
-                           "' to go with it; register it, or correct the rules");
+                           "' to go with it; register it, or correct the trainers' rules");
   const auto partner = inference_.Find(name);
   if (!partner) {
     for (const int part : parts) Partner(part, name);
@@ -315,7 +315,7 @@ Status Resolver::FinishFuse(size_t rule, const std::string& name, const std::vec
   int& owner = fed_by_[static_cast<size_t>(*partner)];
   if (owner >= 0)
     return InvalidArgument("tensor '", name, "' would be filled twice: from '", source(owner).name,
-                           "' and by the fusion of '", source(some).name, "' and others; correct the rules");
+                           "' and by the fusion of '", source(some).name, "'; correct the trainers' rules");
   owner = some;
   int64_t at = 0;
   for (const int part : parts) {
@@ -380,9 +380,7 @@ Status Resolver::CheckPartners() const {
                       " of the inference side that no trainer sends: ", JoinSome(hungry, kNamesShown));
   }
   return InvalidArgument(
-      message +
-      "; rename them by a rule, declare them not sent, or let the engine call those of the "
-      "trainers unwanted");
+      message, "; rename them by a rule, declare them not_sent, or the trainers' as unwanted by the engine");
 }
 
 Result<std::vector<Link>> Resolver::Run() {

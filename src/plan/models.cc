@@ -104,7 +104,7 @@ std::vector<std::string> PresetNames() {
 Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype) {
   for (const auto& [preset, make] : kPresets)
     if (name == preset) return make(dtype);
-  return Error(Code::kInvalidArgument, "no preset model is named '", name, "'; there are ",
+  return Error(Code::kInvalidArgument, "no preset model is named '", name, "'; give one of ",
                Join(PresetNames(), ", "));
 }
 

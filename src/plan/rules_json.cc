@@ -128,7 +128,7 @@ std::vector<int64_t> RuleReader::Block() {
 }
 
 Result<Rule> RuleReader::Read() {
-  if (!json_.is_object()) return InvalidArgument("it must be an object");
+  if (!json_.is_object()) return InvalidArgument(R"(it must be an object: {"rename": "a", "to": "b"})");
   Rule rule;
   if (json_.contains("rename")) {
     rule = Rename{.from = Name("rename"), .to = Name("to")};

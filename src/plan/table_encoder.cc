@@ -161,7 +161,7 @@ Result<std::string> TableEncoder::Encode(RankTable::Role role, int rank, uint32_
   const std::vector<uint32_t> routes = RoutesOf(role, rank, table_);
   const auto too_large = [&](std::string_view what) {
     return Error(Code::kExhausted, "the table of ", sends ? "trainer " : "inference rank ", rank, " has ",
-                 what, "; plan with fewer or larger shards");
+                 what, "; use fewer or larger shards");
   };
   if (routes.size() > kMaxRoutesOfRank)
     return too_large(StrCat(routes.size(), " routes of at most ", kMaxRoutesOfRank));

@@ -92,7 +92,7 @@ Result<std::vector<std::string>> SplitPieces(std::string_view bytes) {
       ZSTD_compress(compressed.data(), compressed.size(), bytes.data(), bytes.size(), kCompressionLevel);
   if (ZSTD_isError(size) != 0)
     return Error(Code::kExhausted, "a large message cannot be compressed: ", ZSTD_getErrorName(size),
-                 "; give the process that sends it more memory (of a plan: the controller)");
+                 "; give its sender more memory (of a plan the controller, else the worker)");
   const std::string_view rest(compressed.data(), size);
   PieceHead head{.count = static_cast<uint32_t>((size + kPayloadBytes - 1) / kPayloadBytes),
                  .raw_bytes = bytes.size(),
@@ -112,8 +112,8 @@ Result<std::string> JoinPieces(std::span<const std::string> pieces, size_t max_b
   }
   const PieceHead& head = read[0].head;
   if (head.raw_bytes > max_bytes)
-    return Error(Code::kExhausted, "a message in pieces would have ", head.raw_bytes, " bytes; at most ",
-                 max_bytes, " are accepted: register fewer and larger shards per rank");
+    return Error(Code::kExhausted, "a message between worker and controller has ", head.raw_bytes,
+                 " bytes; at most ", max_bytes, " are accepted: register fewer and larger shards per rank");
   WC_ASSIGN_OR_RETURN(const std::string compressed, Concatenate(read));
   if (ZSTD_getFrameContentSize(compressed.data(), compressed.size()) != head.raw_bytes)
     return CorruptPieces("their compressed size is not what they say");

@@ -49,7 +49,7 @@ class Client final : public ClientStream {
 
   Status Send(std::string_view body) override {
     if (connection_ == nullptr || closing_)
-      return {Code::kCancelled, "the other side has ended the stream; see its log, and connect again"};
+      return {Code::kCancelled, "the other side has ended the stream; see its log, and run this again"};
     Status status = connection_->Queue(FrameKind::kData, body);
     if (status.code() == Code::kExhausted) failure_ = status;
     return status;

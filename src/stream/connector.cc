@@ -124,7 +124,7 @@ void Connector::ConnectAll(std::vector<SocketAddress> addresses) {
   if (left_.size() > kMostAddresses) left_.resize(kMostAddresses);
   std::ranges::reverse(left_);
   if (left_.empty())
-    return Failed(Error(Code::kUnavailable, "'", options_.host, "' has no address; check the name"));
+    return Failed(Error(Code::kUnavailable, "'", options_.host, "' has no address; correct the name or DNS"));
   next_ = TimePoint{};
 }
 

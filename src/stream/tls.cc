@@ -23,7 +23,7 @@ unsigned char* Writable(std::string& bytes) { return reinterpret_cast<unsigned c
 
 Status NoMemory(std::string_view what) {
   ERR_clear_error();
-  return Error(Code::kExhausted, "OpenSSL has no memory for ", what, "; give this process more");
+  return Error(Code::kExhausted, "OpenSSL has no memory here for ", what, "; give more memory here");
 }
 
 using SessionPtr = std::unique_ptr<SSL_SESSION, decltype(&SSL_SESSION_free)>;

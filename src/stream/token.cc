@@ -123,7 +123,7 @@ Result<Secret> RoleToken::Key(Purpose purpose) const {
   if (at == purposes.end())
     return Error(Code::kPermission, "a token of the role ", RoleName(member_.role), " has no key for '",
                  PurposeName(purpose),
-                 "'; give this process a token of the role that it has, or the job's master token");
+                 "'; give this process a token of its role (`weightcast token`) or the job's master token");
   return keys_[static_cast<size_t>(at - purposes.begin())];
 }
 

@@ -58,7 +58,8 @@ Status Ask(Ibverbs& api, ibv_context* context, const Settings& settings, RdmaPor
     port.gid_index = gid->index;
   }
   if (attr.state != IBV_PORT_ACTIVE)
-    return Error(Code::kUnavailable, "its port is not active but ", port.state, "; check cable and switch");
+    return Error(Code::kUnavailable, "its port is not active but ", port.state,
+                 attr.state == IBV_PORT_INIT ? "; start a subnet manager" : "; check cable and switch");
   const auto pkey = ChoosePkey(api, context, number, attr, settings.pkey);
   return gid.ok() ? pkey.status() : gid.status();
 }

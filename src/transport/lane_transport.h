@@ -37,7 +37,8 @@ class LaneTransport : public Transport {
   }
   Status OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) final {
     auto* const found = Find(link);
-    if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed; connect again"};
+    if (found == nullptr)
+      return {Code::kUnavailable, "the link is closed; see the peer's log, connect again"};
     return found->OpenGrant(grant, std::move(ranges));
   }
   void Revoke(LinkId link, const GrantName& grant) final {

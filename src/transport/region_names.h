@@ -48,7 +48,7 @@ class RegionNames {
   Result<uint32_t> Import(LinkId link, const RegionName& name) {
     const auto found = links_.find(link);
     if (found == links_.end())
-      return Status(Code::kUnavailable, "the link to this peer is closed; connect again");
+      return Status(Code::kUnavailable, "the link is closed; see the peer's log, connect again");
     Imports& imports = found->second;
     if (name.owner != imports.peer) {
       return Error(Code::kInvalidArgument, "the region belongs to incarnation ", name.owner,

@@ -108,9 +108,8 @@ class InferenceWorker final : public Inference {
     if (woken == Woken::kInterrupted) return InterruptedCall("the wait for all trainers to register");
     if (woken == Woken::kAway) return limits.patience.absence->Told();
     return Status(Code::kTimedOut,
-                  "not all trainers have registered within the timeout of this call; `weightcast info "
-                  "--controller` with its address shows which "
-                  "are missing");
+                  "not all trainers have registered within the timeout of this call; let those register that "
+                  "`weightcast info --controller HOST:PORT` shows as missing, and call again");
   }
 
   Status Suspend(TimePoint deadline) override {

@@ -18,7 +18,7 @@ void PeerSource::OnPlan(protocol::Plan plan, const std::shared_ptr<const Landing
   sender_.OnPlan(std::move(plan), [this, memory]() -> Result<std::shared_ptr<const SourceMemory>> {
     if (memory == nullptr)
       return Status(Code::kInvalidArgument,
-                    "this inference rank has registered nothing; call register first");
+                    "this inference rank has registered nothing, or is suspended; call register or resume");
     return RegisterSources(session_.endpoint(), memory, session_.settings());
   });
 }

@@ -35,8 +35,8 @@ Status CheckMesh(const Registration& registration, size_t index) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     ranks *= sizes[i];
     if (ranks == 0 || ranks > plan::kMaxRanks)
-      return InvalidArgument("mesh ", index, " has a size of ", sizes[i], " in dimension ", i,
-                             "; it must have 1 to ", plan::kMaxRanks, " ranks");
+      return InvalidArgument("mesh ", index, " has ", ranks, " ranks in its first ", i + 1,
+                             " dimensions; give sizes whose product is 1 to ", plan::kMaxRanks);
     if (place[i] >= sizes[i])
       return InvalidArgument("coordinate ", place[i], " in dimension ", i, " of mesh ", index,
                              " is outside its size of ", sizes[i], "; coordinates count from 0");
@@ -57,7 +57,7 @@ Result<std::vector<MeshDim>> MeshOf(const std::vector<Mesh>& meshes, const Tenso
                                     const Placed& placed) {
   if (placed.mesh >= meshes.size())
     return InvalidArgument("tensor ", tensor.name, " is placed on mesh ", placed.mesh, " of ", meshes.size(),
-                           ", counted from 0; name one of these");
+                           ", counted from 0; register that mesh, or name one of these");
   const std::vector<uint32_t>& sizes = meshes[placed.mesh].sizes;
   if (placed.placements.size() != sizes.size())
     return InvalidArgument("tensor ", tensor.name, " has ", placed.placements.size(),
@@ -134,8 +134,7 @@ Result<std::vector<Shard>> ResolveShards(Registration registration) {
 
 Status CheckPatterns(const std::vector<std::string>& patterns, std::string_view what) {
   if (patterns.size() > protocol::kMaxPatterns)
-    return InvalidArgument(what, " has ", patterns.size(), " names; at most ", protocol::kMaxPatterns,
-                           " are allowed");
+    return InvalidArgument(what, " has ", patterns.size(), " names; give at most ", protocol::kMaxPatterns);
   for (const std::string& pattern : patterns) {
     if (const Status status = plan::CheckNamePattern(pattern); !status.ok())
       return InvalidArgument(what, " '", pattern, "': ", status.message());
@@ -164,8 +163,7 @@ Result<PartsOfShards> PartsOf(const std::vector<std::vector<std::string>>& group
   PartsOfShards parts;
   if (groups.empty()) return parts;
   if (groups.size() > protocol::kMaxParts)
-    return InvalidArgument("there are ", groups.size(), " groups; at most ", protocol::kMaxParts,
-                           " are allowed");
+    return InvalidArgument("there are ", groups.size(), " groups; give at most ", protocol::kMaxParts);
   parts.count = static_cast<uint32_t>(groups.size());
   std::vector<bool> used(groups.size());
   for (const auto& group : groups) WC_RETURN_IF_ERROR(CheckPatterns(group, "groups"));

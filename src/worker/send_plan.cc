@@ -133,17 +133,16 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
     const TensorInfo& tensor = plan.table.DestinationTensor(i);
     const auto found = by_key.find(ShardKey(tensor.name, shard.box, shard.copy));
     if (found == by_key.end() || found->second->region >= imported.size()) {
-      return Error(
-          Code::kProtocol, "it has registered no memory for ", tensor.name, " ", ToString(shard.box),
-          "; if that rank has registered again, wait for the next plan, else use the same weightcast on "
-          "all hosts");
+      return Error(Code::kProtocol, "that rank has registered no memory for ", tensor.name, " ",
+                   ToString(shard.box),
+                   "; if it has registered again, wait for the next plan, else use the same weightcast on "
+                   "all hosts");
     }
-    const auto place = imported[found->second->region].Slice(
-        found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));
+    const auto bytes = static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box)));
+    const auto place = imported[found->second->region].Slice(found->second->offset, bytes);
     if (!place.ok())
-      return Error(Code::kProtocol, "it has registered too little memory for ", tensor.name, " ",
-                   ToString(shard.box), ": ", place.status().message(),
-                   "; use the same weightcast on all hosts");
+      return Error(Code::kProtocol, "that rank has registered less than the ", bytes, " bytes of ",
+                   tensor.name, " ", ToString(shard.box), "; use the same weightcast on all hosts");
     plan.places[i] = *place;
     plan.parts[i] = found->second->part;
   }

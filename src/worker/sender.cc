@@ -72,8 +72,8 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
     const Shard& shard = plan.memory->shards[plan.sources[route.src_shard]];
     return Error(Code::kInvalidArgument, "tensor ", shard.tensor.name,
                  " must be staged (it is cast, quantised, not contiguous or read from a file), which takes ",
-                 kMaxTransferBytes, " bytes at a time; setting staging is ", settings_.staging,
-                 "; give at least that much");
+                 kMaxTransferBytes, " bytes at a time, but setting staging is ", settings_.staging,
+                 "; raise it to at least ", kMaxTransferBytes);
   }
   return Status::Ok();
 }

@@ -67,7 +67,7 @@ Status CheckSeveral(std::span<const Shard> shards, std::string_view holder) {
     const auto [known, fresh] = declared.emplace(shard.tensor.name, shard.declared);
     if (known->second != shard.declared)
       return Error(Code::kInvalidArgument, "tensor '", shard.tensor.name, "': some shards of ", holder,
-                   " are declared not sent, others not; declare all or none");
+                   " are declared (never sent), others not; declare all of them or none");
     holdings.push_back({shard.tensor, BoxOf(shard)});
   }
   return plan::CheckHoldings(holder, holdings);

@@ -71,9 +71,9 @@ Status ItemStager::Add(const Item& item, const RoutePieces& runs, uint64_t at) {
   if (space_.kernels != nullptr) {
     const auto launches = LaunchesOf(plan_, item, target);
     if (launches.empty())
-      return Error(Code::kInternal, "no kernel stages tensor ", plan_.ShardOf(item).tensor.name, " from ",
-                   NameOf(plan_.ShardOf(item).tensor.dtype), " to ", NameOf(to),
-                   "; please report this as a bug");
+      return Error(Code::kInternal, "no GPU kernel converts tensor ", plan_.ShardOf(item).tensor.name,
+                   " from ", NameOf(plan_.ShardOf(item).tensor.dtype), " to ", NameOf(to),
+                   "; set gpu_kernels to 0, and please report this as a bug");
     launches_.insert(launches_.end(), launches.begin(), launches.end());
     return Status::Ok();
   }

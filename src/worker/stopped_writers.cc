@@ -62,7 +62,7 @@ Status StoppedWriters::SetAside(const protocol::UpdateId& update, std::string wr
     std::set<std::string> writers_held;  // One may hold several.
     for (const Buffer& buffer : quarantine_) writers_held.insert(buffer.writers);
     return Error(Code::kExhausted, "stopped writers hold ", kMost,
-                 " such buffers already; end them: ", Join(writers_held, ", "));
+                 " such buffers already; end these processes: ", Join(writers_held, ", "));
   }
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());

@@ -31,10 +31,10 @@ Result<std::string> ReadWhole(const std::string& path) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       return Error(Code::kUnavailable, "cannot read the routing table ", path, ": ", ErrnoText(errno),
-                   "; check the folder that setting tables names");
+                   "; name a folder of another file system in setting tables");
     if (got == 0)
       return Error(Code::kCorrupt, "the routing table ", path, " ends after ", done,
-                   " bytes; the controller writes it again with the next plan");
+                   " bytes; make room in its folder, and start this worker again");
     done += static_cast<size_t>(got);
   }
   return bytes;

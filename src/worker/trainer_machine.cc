@@ -248,7 +248,7 @@ class TrainerEvents {
     if (!s_.registered)
       error = {Code::kInvalidArgument, "nothing is registered; call register before publish"};
     if (publish.number <= s_.last_number) {
-      error = Error(Code::kInvalidArgument, "version ", publish.number, " is not higher than ",
+      error = Error(Code::kInvalidArgument, "version ", publish.number, " is not higher than the last one, ",
                     s_.last_number, "; give a higher number");
     }
     if (publish.number > protocol::kMaxVersionNumber)

@@ -114,7 +114,7 @@ Result<UpdateStats> UpdateRecord::Wait(TimePoint deadline) {
 Status UpdateRecord::NotYet(Woken woken, const char* what, const char* advice) const {
   const std::string text = StrCat("version ", ToString(version_), ": ", what);
   if (woken == Woken::kInterrupted)
-    return Error(Code::kCancelled, "interrupted by a signal or by the caller; ", text, "; ", advice);
+    return Error(Code::kCancelled, "a signal or the caller ended this wait; ", text, "; ", advice);
   const std::string note = told_.Read([](const Told& told) { return told.note; });
   return Error(Code::kTimedOut, text, ", and the timeout of this call is over; ", advice,
                note.empty() ? "" : "; ", note);

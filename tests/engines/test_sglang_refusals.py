@@ -62,7 +62,7 @@ def test_settings(setting: str, value: Any, monkeypatch: Any) -> None:
 
 def test_a_draft_model(monkeypatch: Any) -> None:
     model = OneLayer(UnquantizedLinearMethod)
-    with pytest.raises(wc.InvalidArgument, match='begin_weight_update.selector="target"'):
+    with pytest.raises(wc.InvalidArgument, match="draft model; give begin_weight_update selector=target"):
         live_model(model, monkeypatch, draft_worker=object())
     live_model(model, monkeypatch, "target", draft_worker=object())
 

@@ -138,7 +138,7 @@ def test_another_model_is_refused_and_the_engine_goes_on(
     save(make_model("dense"), tmp_path / "v0")
     engine = start("engine", path=str(tmp_path / "v0"), weightcast=True).ready()
     before = engine.call("generate", PROMPTS[:1], 4)
-    with pytest.raises(RemoteError, match=r"mlp\.gate.*check that weights and engine are of the same model"):
+    with pytest.raises(RemoteError, match=r"mlp\.gate.*start the engine with the model of these weights"):
         trainers("moe", 1, Client(engine))
     assert engine.call("generate", PROMPTS[:1], 4) == before
 

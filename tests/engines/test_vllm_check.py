@@ -56,7 +56,7 @@ def test_the_mapping_of_two_ranks(models: pathlib.Path) -> None:
     ("options", "named"),
     [
         (("--model", "dense", "--tp", "3"), "attention heads (4) must be divisible"),
-        (("--model", "dense", "--weights", "moe"), "check that weights and engine are of the same model"),
+        (("--model", "dense", "--weights", "moe"), "start the engine with the model of these weights"),
         (("--model", "nothing"), "nothing has no *.safetensors"),
     ],
     ids=lambda one: one if isinstance(one, str) else None,

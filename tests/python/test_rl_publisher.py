@@ -137,7 +137,7 @@ def test_a_long_transfer_shows_its_progress(monkeypatch):
     one = CastPublisher(Slowly(0.18), torch.nn.Linear(2, 2), said.append)
     one.publish(7)
     assert len(one.wait(10)) == 1
-    assert said == ["version 7 after 0 s: 1 of 2 engines have it; b is UPDATING"] * 3
+    assert said == ["version 7 after 0 s, at most 10 (--timeout): 1 of 2 engines have it; b is UPDATING"] * 3
     one.publish(8)
     with pytest.raises(wc.TimedOut):
         one.wait(0.1)

@@ -140,7 +140,7 @@ def test_telemetry_is_handed_on(queue, client, told):
 def test_who_waits_too_long_learns_what_is_missing(queue, client):
     client("a")
     queue.offer([item(0)])
-    with pytest.raises(wc.TimedOut, match="1 items are open.*see the logs of a, which have taken none"):
+    with pytest.raises(wc.TimedOut, match="1 batches .* not done.*see the logs of a, which have taken none"):
         queue.take(1, 0, 0.1)
 
 
@@ -149,7 +149,7 @@ def test_who_waits_looks_why_engines_have_no_work(queue):
         raise wc.Unavailable("they have no weights")
 
     queue.offer([item(0)])
-    with pytest.raises(wc.TimedOut, match="no engine is here"):
+    with pytest.raises(wc.TimedOut, match="no engine is connected; start engines"):
         queue.take(1, 0, 3 * LEASE, check)
     address = f"127.0.0.1:{queue.port}"
     with RolloutClient(address, name="a", role="inference", lease=LEASE, timeout=PATIENCE) as engine:
@@ -166,7 +166,7 @@ def test_an_engine_that_is_gone_is_not_counted(queue, client):
     client("a").close()
     time.sleep(LEASE)
     queue.offer([item(0)])
-    with pytest.raises(wc.TimedOut, match="1 of them wait for an engine; no engine is here"):
+    with pytest.raises(wc.TimedOut, match="1 of them wait for an engine; no engine is connected"):
         queue.take(1, 0, 0.1)
 
 

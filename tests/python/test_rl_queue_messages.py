@@ -62,5 +62,5 @@ def test_another_release_is_told_so(old):
     """One that sends a message's length before it."""
     inbox = Inbox()
     inbox.add(old)
-    with pytest.raises(wc.ProtocolError, match="not a map with a type; use one release of weightcast"):
+    with pytest.raises(wc.ProtocolError, match="another program or release; use one release of weightcast"):
         inbox.next()

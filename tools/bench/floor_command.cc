@@ -59,7 +59,7 @@ class BenchFloorCommand : public Command {
         Settings parser;  // Knows how numbers of bytes are written.
         if (!parser.Set("staging", size).ok() || parser.staging == 0 || parser.staging > kMostBytes)
           return Error(Code::kInvalidArgument, "--sizes has '", size,
-                       "', which is not a size; write bytes, such as 64K or 16M");
+                       "', which is not a size; write bytes up to 64G, such as 64K or 16M");
         cases.push_back({what, parser.staging});
       }
     }

@@ -81,7 +81,7 @@ Result<Child> Child::Start(Options options) {
   UniqueFd file(open(child.log().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!file.valid())
     return Error(Code::kExhausted, "cannot write ", child.log().string(), ": ", ErrnoText(errno),
-                 "; make room there, or set TMPDIR");
+                 "; set TMPDIR to a folder with room where this user may write");
   WC_ASSIGN_OR_RETURN(const UniqueFd log, AboveGiven(std::move(file)));
   std::vector<std::string> arguments{"weightcast"};
   arguments.insert(arguments.end(), child.options_.arguments.begin(), child.options_.arguments.end());

@@ -14,8 +14,8 @@ Status SendDatagram(int fd, std::string_view bytes) {
   for (;;) {
     if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0) return Status::Ok();
     if (errno == EINTR) continue;
-    return Error(Code::kUnavailable, "another process of the demo has exited: ", ErrnoText(errno),
-                 "; see the logs of the demo");
+    return Error(Code::kUnavailable, "the demo that started this process has exited: ", ErrnoText(errno),
+                 "; see the demo's output");
   }
 }
 

@@ -204,7 +204,7 @@ std::string TransportOf(const std::string& connection) {
 Status Director::Publish(int64_t version, DemoReport& report) {
   const std::string order = EncodeStruct(DemoOrder{version});
   for (size_t i = 1; i <= static_cast<size_t>(options_.cluster.trainers); ++i)
-    WC_RETURN_IF_ERROR(SendDatagram(children_[i].fd(), order));
+    if (!SendDatagram(children_[i].fd(), order).ok()) return FailureOf(children_[i], "has ended");
   DemoUpdate update{.version = version, .sender_bytes = {}};
   size_t verified = 0;
   const auto take = [&](size_t, const DemoEvent& event) {
@@ -228,7 +228,8 @@ Status Director::EndAll() {
   const std::string order = EncodeStruct(DemoOrder{});
   // Workers first, so that they can take leave of a controller that is still there.
   for (const auto& [first, last] : {std::pair<size_t, size_t>{1, children_.size()}, {0, 1}}) {
-    for (size_t i = first; i < last; ++i) WC_RETURN_IF_ERROR(SendDatagram(children_[i].fd(), order));
+    for (size_t i = first; i < last; ++i)
+      if (!SendDatagram(children_[i].fd(), order).ok()) return FailureOf(children_[i], "has ended");
     for (size_t i = first; i < last; ++i) {
       pollfd polled{children_[i].fd(), POLLIN, 0};
       poll(&polled, 1, static_cast<int>(kSilenceSeconds * 1000 / 10));

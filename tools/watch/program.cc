@@ -39,7 +39,7 @@ Status PassOn(int fd, std::string_view text) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0)
       return Error(Code::kUnavailable, "cannot pass the program's output on: ", ErrnoText(errno),
-                   "; check what reads the output of weightcast");
+                   "; let what reads weightcast's output run on, or write it to a file with room");
     text.remove_prefix(static_cast<size_t>(written));
   }
   return Status::Ok();

@@ -47,7 +47,7 @@ class Selection {
         continue;
       const std::string all = Join(reading.devices, ", ", &Device::name);
       return Error(Code::kInvalidArgument, "no device with traffic counters is called '", name,
-                   all.empty() ? "'; this machine has none" : "'; name one of these: ", all,
+                   all.empty() ? "'; this machine has none: watch another" : "'; name one of these: ", all,
                    name.starts_with("gpu") && !no_nvlink.empty() ? StrCat("; ", no_nvlink) : "");
     }
     return Status::Ok();

@@ -26,7 +26,7 @@ Result<std::shared_ptr<FileShards>> FileShards::Open(checkpoint::Checkpoint file
       WC_ASSIGN_OR_RETURN(const auto runs, checkpoint::RunsOf(tensor, box, bytes));
       if (runs.count() > 1) {
         return Error(Code::kInvalidArgument, "the shard ", ToString(box), " of tensor '", tensor.name,
-                     "' is not contiguous in its file; cut the tensor along the first dimension");
+                     "' is not contiguous in its file; give --layout ddp, which sends whole tensors");
       }
       const auto offset = static_cast<uint64_t>(runs.count() == 1 ? runs.At(0).src_offset : 0);
       const auto index = result->file_.Find(tensor.name);

@@ -63,7 +63,7 @@ class InferenceCommand : public Command {
     WC_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOfEngine());
     if (rank_ >= world_size_) {
       return Error(Code::kInvalidArgument, "--rank ", rank_, " is outside of --world-size ", world_size_,
-                   "; ranks count from 0");
+                   "; give a rank from 0 to ", world_size_ - 1);
     }
     WC_ASSIGN_OR_RETURN(const ShardMemory memory,
                         ShardMemory::Make(layout, output_.rank, place, context.settings));

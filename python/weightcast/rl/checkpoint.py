@@ -132,7 +132,7 @@ def check_export(folder: str | pathlib.Path) -> None:
     folder = pathlib.Path(folder)
     free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not free and not (folder / "config.json").exists():
-        raise InvalidArgument(f"{folder} is not a transformers folder (no config.json); change --export_hf")
+        raise InvalidArgument(f"{folder} is not a transformers folder, nor empty; give --export_hf a new one")
 
 
 def _rank(group: dist.ProcessGroup | None) -> int:

@@ -141,7 +141,7 @@ def finish(path: pathlib.Path, complete: Complete, keep: int) -> None:
     missing = [rank for rank in range(complete.world_size) if str(rank) not in parts]
     if missing:
         raise Error(
-            f"checkpoint {path} has no files of trainer {missing[0]}; give a --checkpoint_dir that they share"
+            f"checkpoint {path} lacks trainer {missing[0]}'s files; share --checkpoint_dir among all trainers"
         )
     files = {one.name: one.stat().st_size for one in sorted(path.iterdir())}
     synchronise(path)
@@ -187,7 +187,7 @@ def _read_complete(path: pathlib.Path) -> Complete:
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InvalidArgument):
             raise
-        raise _broken(path, f"{COMPLETE} cannot be read ({type(error).__name__}: {error})") from None
+        raise _broken(path, f"its {COMPLETE!r} cannot be read ({type(error).__name__}: {error})") from None
     if complete.fingerprint != fingerprint(complete.options):
-        raise _broken(path, f"{COMPLETE} has been changed")
+        raise _broken(path, f"its file {COMPLETE!r} has been changed")
     return complete

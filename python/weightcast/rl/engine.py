@@ -104,9 +104,8 @@ class WaysWeights(Weights):
         for name, tensor in self.module.state_dict().items():
             if not torch.equal(tensor.view(torch.uint8), self._copy[name].view(torch.uint8)):
                 raise Corrupt(
-                    f"version {version}: '{way}' brought other bytes of {name} ({tensor.dtype}, "
-                    f"{list(tensor.shape)}) than the engine has loaded; "
-                    "please report this as a bug"
+                    f"version {version}: '{way}' (--sync both) gave other bytes of {name} ({tensor.dtype}, "
+                    f"{list(tensor.shape)}) than weightcast; please report this as a bug, and use --sync p2p"
                 )
         for tensor in self._copy.values():
             tensor.zero_()

@@ -111,8 +111,8 @@ class Learner:
         """
         if not sequences or len(sequences) != len(rewards) or len(sequences) % samples:
             raise InvalidArgument(
-                f"{len(sequences)} sequences, {len(rewards)} rewards, {samples} a prompt; "
-                "each sequence must have a reward, each prompt all samples; please report this as a bug"
+                f"this trainer has {len(sequences)} sequences, {len(rewards)} rewards and {samples} samples "
+                "of each prompt, which do not fit together; please report this as a bug"
             )
         batch = Batch.of(sequences, self.pad, self._device)
         scores = torch.tensor(rewards, dtype=torch.float32, device=self._device)

@@ -205,7 +205,7 @@ def _ready(model: PreTrainedModel) -> PreTrainedModel:
 
 def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
     if not (folder / "config.json").is_file():
-        raise InvalidArgument(f"{folder} has no config.json; give a folder that save_pretrained wrote")
+        raise InvalidArgument(f"{folder} has no config.json; give --model_name what save_pretrained wrote")
     if not any(folder.glob("*.safetensors")):
         raise InvalidArgument(f"{folder} has no safetensors; write them with model.save_pretrained")
     try:
@@ -248,7 +248,7 @@ def _check_whole(found: Mapping[str, Any], folder: Path) -> None:
         )
     for name in sorted(found["missing_keys"]):
         raise InvalidArgument(
-            f"{folder}: the safetensors have no {name}, as config.json wants; "
+            f"{folder}: the safetensors have no {name}, which config.json requires; "
             "write both again with save_pretrained"
         )
 

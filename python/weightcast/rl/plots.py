@@ -128,7 +128,7 @@ def draw(run: str | pathlib.Path, folder: str | pathlib.Path | None = None) -> l
     folder = run if folder is None else pathlib.Path(folder)
     rows, entries = read_iterations(run), read_timeline(run)
     if not rows:
-        raise InvalidArgument(f"{run} has no report with an iteration; name the folder of a run")
+        raise InvalidArgument(f"no iteration in {run}/iterations.jsonl; name the --output folder of a run")
     pictures = {"reward.png": draw_reward(rows)}
     if by_way(rows):
         pictures |= {"transfer.png": draw_transfer(rows), "bandwidth.png": draw_bandwidth(rows)}

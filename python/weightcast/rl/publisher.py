@@ -80,7 +80,8 @@ class CastPublisher(Publisher):
             except TimedOut:
                 if left <= INTERVAL:
                     raise
-            self._show(f"version {self._version} after {time.monotonic() - start:.0f} s: {self._progress()}")
+            after = f"{time.monotonic() - start:.0f} s, at most {timeout:g} (--timeout)"
+            self._show(f"version {self._version} after {after}: {self._progress()}")
 
     def _progress(self) -> str:
         try:
@@ -106,8 +107,8 @@ class CastPublisher(Publisher):
         self._lost += 1
         if self._lost == _LOST_FOR_GOOD:
             raise Unavailable(
-                f"no running engine has version {self._version}, and other engines have no other source; "
-                "start the run again (--resume continues from its last checkpoint)"
+                f"no running engine has version {self._version} (see the logs of those that ended), and new "
+                "ones cannot get it; start the run again (--resume continues from its last checkpoint)"
             )
 
     def close(self) -> None:

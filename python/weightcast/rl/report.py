@@ -119,7 +119,7 @@ class Iteration:
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
                 f"{folder / ITERATIONS}: iteration {entry.get('iteration')} cannot be read ({error!r}): "
-                "the file was changed, or is of another release; name another folder"
+                "the file was changed, or another release wrote it; use that release, or another folder"
             ) from None
 
     def scalars(self) -> dict[str, float]:

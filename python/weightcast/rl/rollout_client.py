@@ -171,7 +171,7 @@ class RolloutClient:
             self._orders.put(self._failure)
 
     def _gone(self, how: str) -> PeerDead:
-        return PeerDead(f"the trainers are gone: trainer 0, {self._queue}, {how}; its log says why")
+        return PeerDead(f"the trainers are gone: trainer 0, {self._queue}, {how}; see its log")
 
     def _receive(self, timeout: float) -> dict[str, Any] | None:
         """The queue's next message, if it does not end everything; None: there is none in this time.
@@ -216,7 +216,7 @@ class RolloutClient:
                 while data:
                     data = data[self._socket.send(data) :]
             except TimeoutError:
-                raise self._gone(f"has taken nothing for {self._lease:g} s") from None
+                raise self._gone(f"has read nothing for {self._lease:g} s") from None
             except OSError:
                 pass
 

@@ -80,7 +80,7 @@ class Stranger:
         self._inbox.add(data)
         message = self._inbox.next()
         if message is None:
-            raise other_release("its first messages did not come each in one piece")
+            raise other_release("its first messages came in pieces, as those of another program or release")
         return message
 
     def say(self, **message: object) -> None:

@@ -30,6 +30,7 @@ from .failures import other_release
 MOST_BYTES = 64 << 20
 MOST_AT_ONCE = 1 << 18  # Bytes of one read.
 BEATS_IN_A_LEASE = 4
+_FOREIGN = "it sent something else than a message of weightcast.rl: it is another program or release"
 _LABEL = "weightcast.rl rollouts 1"
 _NONCE_BYTES = 32
 _LEAST_ENTRY = 32  # A list may claim an entry for each so many bytes that a message may have.
@@ -76,9 +77,8 @@ def pack(message: dict[str, Any]) -> bytes:
     data = msgpack.packb(message, use_bin_type=True)
     if len(data) > MOST_BYTES:
         raise InvalidArgument(
-            f"a message of type '{message['type']}' has {len(data)} bytes, "
-            f"over the rollout queue's limit of {MOST_BYTES}; "
-            "lower --rollouts_per_gpu or --samples_per_prompt"
+            f"this process's message '{message['type']}' has {len(data)} bytes, more than {MOST_BYTES}; "
+            "lower --max_gen_length, --rollouts_per_gpu, --samples_per_prompt or --eval_prompts"
         )
     return data
 
@@ -107,9 +107,9 @@ class Inbox:
         except msgpack.OutOfData:
             return None
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise other_release(f"it sent a message that is not msgpack: {error}") from None
+            raise other_release(f"{_FOREIGN} ({error})") from None
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-            raise other_release("it sent a message that is not a map with a type")
+            raise other_release(_FOREIGN)
         return message
 
 

@@ -277,7 +277,7 @@ class RolloutQueue:
         sequences = message.get("sequences")
         wanted = len(item.prompts) * item.samples
         if not isinstance(sequences, list) or len(sequences) != wanted:
-            raise other_release(f"it sent item {key[1]} of iteration {item.after} without {wanted} sequences")
+            raise other_release(f"its batch {key[1]} of iteration {item.after} lacks the {wanted} sequences")
         self._results[key] = [Sequence.unpack(one) for one in sequences]
         # It may have been taken back from this engine, which was only slow.
         with contextlib.suppress(ValueError):
@@ -356,6 +356,6 @@ class RolloutQueue:
         elif here:
             state = f"see the logs of {here}, which have taken none, or raise --timeout"
         else:
-            state = "no engine is here; start engines"
-        missing = len(self._items) - len(self._results)
-        return f"{missing} items are open, {len(self._waiting)} of them wait for an engine; {state}"
+            state = "no engine is connected; start engines, and see the logs of those that have ended"
+        missing = f"{len(self._items) - len(self._results)} batches of prompts are not done"
+        return f"{missing}, {len(self._waiting)} of them wait for an engine; {state}"

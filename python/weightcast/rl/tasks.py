@@ -237,7 +237,7 @@ class UsersReward:
         if missing:
             raise InvalidArgument(
                 f"the reward {name} has a parameter '{missing[0]}', which no line of --prompts has; "
-                "give that parameter a default, or the lines this key"
+                "give that parameter a default, or add this key to the lines"
             )
 
     def __call__(
@@ -289,7 +289,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the prompts file {path} cannot be read: {error}; check --prompts") from error
+        raise InvalidArgument(f"--prompts {path} cannot be read: {error}; name a UTF-8 text file") from error
     rows: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -317,7 +317,7 @@ def _imported(reward: str) -> RewardFunction:
     except Exception as error:  # Importing runs the user's code.
         raise InvalidArgument(
             f"--reward {reward} cannot be loaded ({type(error).__name__}: {error}); give "
-            "module:function, and correct what its module raises"
+            "module:function of a module on PYTHONPATH, and correct what it raises"
         ) from error
     if not callable(found):
         raise InvalidArgument(f"--reward {reward} is not a function; give module:function")

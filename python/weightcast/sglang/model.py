@@ -43,7 +43,7 @@ class LiveModel:
         _refuse_settings(get_server_args())
         if manager.draft_worker is not None and selector != "target":
             raise InvalidArgument(
-                'the draft model gets no weights from weightcast; call begin_weight_update(selector="target")'
+                "weightcast does not update SGLang's draft model; give begin_weight_update selector=target"
             )
         _refuse_model(self._runner.weight_updater, self._model)
 
@@ -56,8 +56,8 @@ class LiveModel:
         for name, count in found.missing(parameters).items():
             raise InvalidArgument(
                 f"{name} of SGLang's model: the trainers send nothing for {count} of its "
-                f"{parameters[name].numel()} elements; they have {len(offered)} tensors; check that they "
-                "train the same model"
+                f"{parameters[name].numel()} elements; they have {len(offered)} tensors; start SGLang with "
+                "the model that they train"
             )
         self._found = found
         refuse_unused(
@@ -84,7 +84,7 @@ class LiveModel:
             if (type(method).__name__, self._runner.device) not in _LIVE:
                 raise InvalidArgument(
                     f"{path}: weightcast has not been tried with {type(method).__name__} on "
-                    f"{self._runner.device}, only with unquantised layers on the CPU; use SGLang's own update"
+                    f"{self._runner.device}, only unquantised layers on the CPU; use update_weights_from_disk"
                 )
 
 
@@ -125,11 +125,11 @@ def _refuse_model(updater: Any, model: torch.nn.Module) -> None:
     if hasattr(model, "post_load_weights"):
         raise InvalidArgument(
             f"{type(model).__name__} derives weights of its own after loading, which was not tried; use "
-            "SGLang's own update"
+            "SGLang's update_weights_from_disk"
         )
     packed = [path for path, layer in model.named_modules() if getattr(layer, "use_intel_amx_backend", False)]
     if packed or (cpu_has_amx_support() and next(model.parameters()).device.type == "cpu"):
         raise InvalidArgument(
             f"{packed[0] if packed else type(model).__name__}: SGLang packs weights for AMX in place and "
-            "cannot unpack them; use SGLang's own update"
+            "cannot unpack them; start SGLang again to load new weights"
         )

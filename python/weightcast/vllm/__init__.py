@@ -71,4 +71,4 @@ def __getattr__(name: str) -> Any:
         from . import trainer
 
         return getattr(trainer, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; see docs/adapters.md for its names")

@@ -115,7 +115,7 @@ def _config(model: str, tp: int, dtype: str) -> VllmConfig:
     except Exception as error:
         raise InvalidArgument(
             f"vLLM does not take --model {model} with --tp {tp}: {_line(error)}; "
-            "correct them, as vllm serve takes them"
+            "give a model and a --tp that vllm serve takes"
         ) from error
 
 

@@ -182,7 +182,7 @@ class Reload:
             if count > tensor.numel() - getattr(tensor, "weight_loader_numel", tensor.numel()):
                 raise InvalidArgument(
                     f"{name} of vLLM's model: the trainers send nothing for {count} of its {tensor.numel()} "
-                    f"elements; they have {len(offered)} tensors; check that they train the same model"
+                    f"elements; they have {len(offered)} tensors; start vLLM with the model that they train"
                 )
 
     def _refuse_unused(self, offered: Mapping[str, Any]) -> None:

@@ -51,7 +51,7 @@ class StagedSource(Mapping[str, Shard]):
                 continue
             if name not in self._metadata:
                 raise InvalidArgument(
-                    f"the source yields {name}, which its metadata does not have; add it to the metadata"
+                    f"the WeightSource yields {name}, which its metadata does not have; add it there"
                 )
             cut = self._cut(name)
             if not self._local and cut.placements == [0]:

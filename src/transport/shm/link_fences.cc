@@ -15,7 +15,7 @@ constexpr Duration kLatePushes = std::chrono::seconds(2);
 
 Status LinkFences::OpenGrant(const GrantName& grant, GrantReach ranges) {
   if (!link_.over()) return link_.inbox.OpenGrant(grant, std::move(ranges));
-  return Error(Code::kUnavailable, "the link to this peer (", link_.PeerName(), ") is down; connect again");
+  return Error(Code::kUnavailable, "the link to ", link_.PeerName(), " is down; see its log, connect again");
 }
 
 void LinkFences::Revoke(const GrantName& grant) {

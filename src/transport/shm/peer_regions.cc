@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/strings.h"
+#include "base/advice.h"
 
 namespace weightcast::transport::shm {
 namespace {
@@ -35,8 +35,8 @@ Status PeerMapping::Populate(uint64_t block) {
   while (madvise(reinterpret_cast<void*>(begin), end - begin, advice) != 0) {
     if (errno == EINVAL) break;  // A kernel before 5.14: the pages come one by one in the copy.
     if (errno != EINTR && errno != EAGAIN) {
-      return Error(Code::kExhausted, "cannot make pages of the peer's memory present: ", ErrnoText(errno),
-                   "; give this process more memory");
+      return Error(Code::kExhausted,
+                   "this process cannot fault in pages of the peer's memory: ", ErrnoAndAdvice(errno));
     }
   }
   present_[block / 64] |= uint64_t{1} << (block % 64);

@@ -176,7 +176,8 @@ std::string Link::Describe() const {
 // --- Grants
 
 Status Link::OpenGrant(const GrantName& grant, GrantReach ranges) {
-  if (state_ > State::kReady) return {Code::kUnavailable, "the link to this peer is down; connect again"};
+  if (state_ > State::kReady)
+    return {Code::kUnavailable, "the link to this peer is down; see its log, and connect again"};
   return grants_.Open(grant, std::move(ranges));
 }
 

@@ -20,7 +20,8 @@ Fences::~Fences() {
 }
 
 Status Fences::OpenGrant(const GrantName& grant) {
-  if (link_.silent()) return {Code::kUnavailable, "the link to this peer is down; connect again"};
+  if (link_.silent())
+    return {Code::kUnavailable, "the link to this peer is down; see its log, and connect again"};
   WC_RETURN_IF_ERROR(link_.leases.Open(grant));
   link_.Say(GrantOpened{grant, link_.leases.Of(grant)});
   return Status::Ok();

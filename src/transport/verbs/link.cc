@@ -181,8 +181,7 @@ void Link::Step(TimePoint now) {
   if (now >= state_.terms.deadline)
     return state_.GoDown({Code::kTimedOut,
                           "the RDMA link was not ready within half of setting connect_timeout; check that "
-                          "the NICs of both hosts "
-                          "reach each other (GID, P_Key, subnet, firewall)"});
+                          "the NICs of both hosts reach each other (GID, P_Key, subnet, firewall)"});
   if (state_.phase != Phase::kProbing || now < patience_) return;
   patience_ = now + std::max<Duration>((state_.terms.deadline - now) / 2, kLookAgain);
   // What is still silent must not take with it what works.

@@ -19,7 +19,7 @@ void LinkState::PumpLanes() const {
 
 void LinkState::Say(const ControlMessage& message) {
   if (control->Send(message)) return;
-  GoDown(Error(Code::kExhausted, "the peer does not take its control messages", kSeePeer));
+  GoDown(Error(Code::kExhausted, "the peer takes no control messages", kSeePeer));
 }
 
 void LinkState::AskFor(const GrantName& grant) {

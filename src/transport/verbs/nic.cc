@@ -112,7 +112,8 @@ void Nic::OnEvent(const ibv_async_event& event) {
     case IBV_EVENT_QP_ACCESS_ERR:
       if (QueueOwner* const owner = queues_.OwnerByNumber(event.element.qp->qp_num); owner != nullptr) {
         owner->OnBroken(Error(Code::kUnavailable, device_.name(), ": ",
-                              device_.api().EventText(event.event_type), "; check it with ibv_devinfo"));
+                              device_.api().EventText(event.event_type),
+                              "; see dmesg for this NIC, and the log of the peer"));
       }
       return;
     case IBV_EVENT_DEVICE_FATAL:

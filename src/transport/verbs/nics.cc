@@ -61,8 +61,10 @@ Result<std::vector<std::unique_ptr<Nic>>> OpenNics(const std::shared_ptr<Ibverbs
   }
   if (!nics.empty()) return nics;
   if (seen.empty())
-    return Status(Code::kUnavailable,
-                  "this machine has no RDMA device that libibverbs knows; ibv_devices must list one");
+    return Status(
+        Code::kUnavailable,
+        "this host has no RDMA device that libibverbs knows; install the driver of its NIC and rdma-core "
+        "until ibv_devices lists it, or allow other transports in setting transport");
   if (refused.empty() && !wish.everything())
     return Error(Code::kUnavailable, "the setting nics, ", settings.nics,
                  ", must be corrected: it leaves none of ", seen);

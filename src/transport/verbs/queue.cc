@@ -161,7 +161,8 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
   if (error != 0) {
     const TimePoint now = Clock::now();
     port.lost_peers().OnFailed(peer.gid, now - began, now);
-    return device.Failed(StrCat("no route to ", ToString(peer)), error);
+    return Error(Code::kUnavailable, device.name(), ": no route to ", ToString(peer), ": ", ErrnoText(error),
+                 "; check the network between the hosts");
   }
   port.lost_peers().OnFound(peer.gid);
   attr = {};

@@ -250,10 +250,8 @@ void QueuePairs::On(const QueueOffer& message) {
   Pair& pair = pairs_[message.queue];
   pair.number = message.generation;
   Nic& nic = rails_.NicOf(pair.rail);
-  const Status down =
-      Error(Code::kUnavailable, "the port of ", nic.device().name(), " is down; check cable and switch");
-  auto made =
-      nic.up() ? Queue::Create(nic, link_.DepthOf(message.queue)) : Result<std::unique_ptr<Queue>>(down);
+  auto made = nic.up() ? Queue::Create(nic, link_.DepthOf(message.queue))
+                       : Result<std::unique_ptr<Queue>>(nic.why_down());
   Status connected = made.status();
   if (made.ok()) {
     connected =
@@ -286,7 +284,7 @@ void QueuePairs::OnNicChanged(const Nic& nic) {
     Pair& pair = pairs_[queue];
     if (&rails_.NicOf(pair.rail) != &nic) continue;
     if (!nic.up()) {
-      EndQueue(queue, Error(Code::kUnavailable, nic.device().name(), " is down; check cable and switch"));
+      EndQueue(queue, nic.why_down());
     } else if (pair.stage == Stage::kOver) {
       pair.backoff.Hasten();
       link_.shared.next_step = TimePoint{};

@@ -83,13 +83,13 @@ TEST_F(RegionTest, SlicesOfOthersAreRefused) {
   const LocalSlice local = pair.source_region->Whole();
   const RemoteSlice remote = pair.imported.Whole();
   EXPECT_TRUE(refusal(local, remote).ok());
-  EXPECT_THAT(refusal({}, remote).message(), HasSubstr("its local region is closed"));
-  EXPECT_THAT(refusal(local, {}).message(), HasSubstr("its remote region was released"));
+  EXPECT_THAT(refusal({}, remote).message(), HasSubstr("the local region is closed"));
+  EXPECT_THAT(refusal(local, {}).message(), HasSubstr("the peer's region was released"));
   EXPECT_THAT(refusal(others.source_region->Whole(), remote).message(), HasSubstr("with another endpoint"));
   EXPECT_THAT(refusal(local, others.imported.Whole()).message(), HasSubstr("on another connection"));
   EXPECT_THAT(
       refusal(*local.Slice(0, 8), *remote.Slice(0, 9)).message(),
-      HasSubstr(", piece 0: its local slice has 8 bytes, its remote slice 9; give two of equal length"));
+      HasSubstr(", piece 0: the local slice has 8 bytes, the peer's slice 9; give two of equal length"));
 }
 
 TEST_F(RegionTest, ASliceDoesNotOutliveItsRegion) {

@@ -235,7 +235,7 @@ TEST_F(TransferTest, BadArgumentsAreRefusedAtTheBorder) {
             Code::kInvalidArgument);
   const std::vector<Piece> second_bad = {fine, {pair.At(0, 10).local, pair.At(0, 20).remote}};
   const Status status = pair.to_b->Write(second_bad, {}).status();
-  EXPECT_NE(status.message().find("piece 1: its local slice has 10 bytes, its remote slice 20"),
+  EXPECT_NE(status.message().find("piece 1: the local slice has 10 bytes, the peer's slice 20"),
             std::string::npos)
       << status.ToString();
   // The regions are not held by what was refused.

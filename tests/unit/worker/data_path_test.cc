@@ -563,8 +563,8 @@ TEST_F(DataPath, BadShardsAreNamed) {
   Shard top = shard;
   top.part = Box{{0, 0}, {2, 4}};
   EXPECT_EQ(refused({shard, top}),
-            "tensor 'a.b': the boxes [0:2, 0:4] and [0:3, 0:4] of rank 3 overlap; the shards of one tensor "
-            "must be equal or disjoint");
+            "tensor 'a.b': the boxes [0:2, 0:4] and [0:3, 0:4] of rank 3 overlap; give shards of one "
+            "tensor that are equal or disjoint");
   top.declared = true;
   EXPECT_THAT(refused({shard, top}), HasSubstr("some shards of rank 3 are declared"));
   Shard strided = shard;

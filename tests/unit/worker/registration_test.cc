@@ -88,9 +88,9 @@ TEST(Registration, BadMeshesAreRefused) {
   EXPECT_THAT(Refusal(OnMesh({}, {}, {whole()})), HasSubstr("mesh 0 has 0 dimensions"));
   EXPECT_THAT(Refusal(OnMesh({2}, {2}, {whole()})), HasSubstr("coordinate 2 in dimension 0 of mesh 0"));
   EXPECT_THAT(Refusal(OnMesh({2}, {1, 0}, {whole()})), HasSubstr("1 dimensions but 2 coordinates"));
-  EXPECT_THAT(Refusal(OnMesh({0}, {0}, {whole()})), HasSubstr("a size of 0"));
+  EXPECT_THAT(Refusal(OnMesh({0}, {0}, {whole()})), HasSubstr("mesh 0 has 0 ranks in its first 1"));
   EXPECT_THAT(Refusal(OnMesh({1U << 31, 1U << 31, 4}, {0, 0, 0}, {whole()})),
-              HasSubstr("a size of 2147483648"));
+              HasSubstr("mesh 0 has 2147483648 ranks in its first 1 dimensions"));
   EXPECT_THAT(Refusal(OnMesh({1, 1, 1, 1, 1, 1, 1}, {0, 0, 0, 0, 0, 0, 0}, {whole()})),
               HasSubstr("7 dimensions; allowed: 1 to 6"));
   Registration nowhere = OnMesh({2}, {1}, {whole()});
@@ -135,10 +135,9 @@ TEST(Registration, ShardsOfATensorAreEqualOrDisjoint) {
   std::reverse(registration.shards.begin(), registration.shards.end());
   EXPECT_EQ(*bytes, *LayoutBytes(registration)) << "whatever the order";
   registration.shards[0].part = Box{{0, 1}, {3, 1}};
-  EXPECT_EQ(
-      Refusal(registration),
-      "tensor 'a.b': the boxes [0:1, 0:4] and [0:3, 1:2] of this rank overlap; the shards of one tensor "
-      "must be equal or disjoint");
+  EXPECT_EQ(Refusal(registration),
+            "tensor 'a.b': the boxes [0:1, 0:4] and [0:3, 1:2] of this rank overlap; give shards of one "
+            "tensor that are equal or disjoint");
 }
 
 TEST(Registration, EveryByteOfAPartLiesInItsMemory) {

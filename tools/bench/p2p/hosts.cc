@@ -52,7 +52,7 @@ Status ProveToCaller(const BenchChannel& channel, const std::string& token) {
   const TimePoint deadline = Clock::now() + FromSeconds(kProofSeconds);
   WC_ASSIGN_OR_RETURN(const std::string greeting, channel.Receive(deadline, kMaxProof));
   if (!greeting.starts_with(kGreeting) || greeting.size() != kGreeting.size() + 32)
-    return {Code::kProtocol, "the caller is not a benchmark of this release"};
+    return {Code::kProtocol, "the caller is not a benchmark of this release; run one release on both hosts"};
   const std::string own = Nonce();
   const std::string nonces = StrCat(greeting.substr(kGreeting.size()), own);
   WC_RETURN_IF_ERROR(channel.Send(own));
@@ -132,7 +132,7 @@ Result<std::string> TokenFor(const std::string& host, const Settings& settings) 
     return ToHex(key);
   }
   return Error(Code::kPermission, "without a job token the benchmark stays on 127.0.0.1 and does not use ",
-               host, ": set WEIGHTCAST_TOKEN_FILE to the same token on both hosts");
+               host, ": set WEIGHTCAST_TOKEN_FILE to a file with the same token on both hosts");
 }
 
 Status ServeParties(const std::string& listen, const Settings& settings,

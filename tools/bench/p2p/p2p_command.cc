@@ -31,7 +31,7 @@ Result<P2pCase> ParseSize(const std::string& text) {
   if (!pieces || !length || *pieces == 0 || *length == 0 || *pieces > 1'000'000 ||
       *length > (uint64_t{1} << 36)) {
     return Error(Code::kInvalidArgument, "--sizes has '", text,
-                 "', which is not a size; write bytes, such as 64K or 16M, or pieces, such as 200x64K");
+                 "', which is not a size; write bytes up to 64G, such as 64K, or pieces, such as 200x64K");
   }
   one.iovs = *pieces;
   one.piece_bytes = *length;

@@ -42,7 +42,7 @@ class Arrival {
       return *connection_;
     return Error(
         Code::kTimedOut, "the benchmark's other process has not connected within ", kMeetSeconds,
-        " s; between hosts, check the firewall (setting port_range), else run it where cores are idle");
+        " s; between hosts, open the firewall for setting port_range, else run it where cores are idle");
   }
 
  private:
