@@ -77,7 +77,8 @@ TEST_F(GrantTest, AWriteMayStandForSeveralTransfers) {
         TransferOptions{.grant = *grant, .signal = (1U << 24) - 1, .signals = 2}}) {
     const auto write = pair.WriteAll(refused);
     EXPECT_EQ(write.status().code(), Code::kInvalidArgument);
-    EXPECT_THAT(write.status().message(), HasSubstr("a write may count as 1 to 256"));
+    EXPECT_THAT(write.status().message(),
+                HasSubstr("signals may be 1 to 256, and the sum of both at most 16777216"));
   }
   EXPECT_EQ(pair.to_a->OpenGrant({.transfers = (1U << 24) + 1}).status().code(), Code::kInvalidArgument);
 }

@@ -137,7 +137,7 @@ TEST_F(RegionTest, ImportChecksWhatItIsGiven) {
   EXPECT_EQ(pair.to_b->Import("garbage").status().code(), Code::kProtocol);
   const Status other = pair.to_a->Import(pair.target_region->Descriptor()).status();
   EXPECT_EQ(other.code(), Code::kInvalidArgument);
-  EXPECT_THAT(other.message(), HasSubstr("if that process has restarted"));
+  EXPECT_THAT(other.message(), HasSubstr("if it has restarted, get a descriptor of its new region"));
   auto descriptor = *ParseDescriptor(pair.target_region->Descriptor());
   descriptor.keys.clear();
   EXPECT_THAT(pair.to_b->Import(EncodeDescriptor(descriptor)).status().message(),

@@ -166,7 +166,8 @@ TEST(ResolveLinksTest, RefusesFusionsAndSplitsThatDoNotAddUp) {
               HasSubstr("dimension 2"));
   EXPECT_THAT(WhyNot(fuse, {T("a"), T("b")}, {T("c")}), HasSubstr("'a' (as 'ab'), 'b' (as 'ab')"));
   const NameRules split{{Split{"ab", {"a", "b"}, 0}}};
-  EXPECT_THAT(WhyNot(split, {T("ab", {4, 2})}, {T("a", {1, 2}), T("b", {1, 2})}), HasSubstr("2 together"));
+  EXPECT_THAT(WhyNot(split, {T("ab", {4, 2})}, {T("a", {1, 2}), T("b", {1, 2})}),
+              HasSubstr("sum up to 2, not its own"));
   EXPECT_THAT(WhyNot(split, {T("ab", {4, 2})}, {T("a", {1, 2}), T("b", {3, 3})}),
               HasSubstr("cannot make 'b'"));
   EXPECT_THAT(WhyNot(split, {T("ab", {4, 2})}, {T("a", {1, 2})}), HasSubstr("'ab' (as 'b')"));
