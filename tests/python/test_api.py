@@ -59,13 +59,18 @@ def test_engines_and_connections_are_shown(trainer, engine):
     assert engine.describe() == ["w: in_place"]
 
 
-def test_cancel_aborts_and_the_old_version_is_served(trainer, engine):
-    serve(trainer, engine, landing="shadow")
-    update = trainer.publish(2)
-    update.cancel()
-    with pytest.raises(wc.Cancelled):
+def test_cancel_aborts_and_the_old_version_is_served(trainer, engine, controller):
+    with wc.Inference(controller, engine="idle", settings=FAST) as idle:
+        idle.register({"w": np.zeros(1000, np.float32)}, landing="in_place")
+        engine.register({"w": engine.live}, landing="shadow")
+        update = trainer.publish(1)
+        assert [one.wait(timeout=30).number for one in (idle, engine)] == [1, 1]
         update.wait(30)
-    assert engine.version.number == 1
+        update = trainer.publish(2)  # Not committed before `idle` asks for it.
+        update.cancel()
+        with pytest.raises(wc.Cancelled):
+            update.wait(30)
+        assert engine.version.number == 1
     np.testing.assert_array_equal(engine.live, np.arange(1000))
 
 
