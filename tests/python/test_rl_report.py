@@ -368,7 +368,7 @@ def test_no_picture_of_nothing(tmp_path: pathlib.Path):
     command = [sys.executable, "-m", "weightcast.rl.plots", tmp_path]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert drawn.returncode == 1
-    assert drawn.stderr.startswith("weightcast: ") and "no report" in drawn.stderr
+    assert drawn.stderr.startswith("weightcast: ") and "no iteration in" in drawn.stderr
     assert len(drawn.stderr.splitlines()) == 1
 
 
