@@ -34,7 +34,9 @@ class Runner:
     def _json(self, *command: object, **environment: str) -> dict:
         words = list(map(str, command))
         environment = {**os.environ, **environment}
-        done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            words, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=600
+        )
         return json.loads(done.stdout)
 
     def weightcast(self, transport: str) -> float:

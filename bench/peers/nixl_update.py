@@ -70,7 +70,9 @@ def transfer_all(agent: Any, prepared: list[Any]) -> None:
     while waiting:
         states = [(transfer, agent.check_xfer_state(transfer)) for transfer in waiting]
         if failed := {state for _, state in states} - {"PROC", "DONE"}:
-            raise RuntimeError(f"NIXL: transfers ended as {failed}; run this alone with UCX_LOG_LEVEL=info")
+            raise RuntimeError(
+                f"NIXL: transfers ended as {failed}; run nixl_update.py alone with UCX_LOG_LEVEL=info"
+            )
         waiting = [transfer for transfer, state in states if state == "PROC"]
 
 

@@ -301,7 +301,9 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
     const uint64_t sum = std::max<uint64_t>(hasher.Finish(), 1);
     if (sum != sums[chunk])
       return Error(Code::kCorrupt, "bytes from ", name, " arrived changed (chunk ", chunk, " of transfer ",
-                   transfer, ", wrong checksum); check memory and, between hosts, NICs and cables");
+                   transfer,
+                   ", wrong checksum); change no tensor before wait_sources returns, and check memory, NICs "
+                   "and cables");
     cursor = walk.cursor();
   }
   return Status::Ok();
