@@ -92,7 +92,8 @@ TEST_F(EndpointVerbs, HostMemoryAloneGoesOverVerbsAllTheSame) {
   const auto refused = to_b.Write({&piece, 1}, {});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::kUnavailable);
-  EXPECT_THAT(refused.status().message(), HasSubstr("which transport verbs of this connection does not move"));
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("which transport verbs of this connection does not move"));
 }
 
 TEST_F(EndpointVerbs, WithoutTcpTheRefusalSaysWhatToAllow) {
