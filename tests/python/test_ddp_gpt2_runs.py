@@ -24,6 +24,7 @@ from ddp_gpt2 import (  # noqa: E402
     rows,
     weights,
 )
+from netns import make_network  # noqa: E402
 from processes import wait_until  # noqa: E402
 
 STEPS, SAVE_EVERY = 20, 4
@@ -100,11 +101,17 @@ def test_a_run_is_extended_once_it_has_ended(runs: Runs):
 
 
 def test_torchrun(tmp_path: pathlib.Path):
-    """Two ranks on one host: the table is printed once, and `lo` carries the bytes of both."""
+    """Two ranks on one host: the table is printed once, and `lo` carries the bytes of both.
+
+    In a network of their own: `lo` of this host carries what other tests send, too.
+    """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
     command += ["--local-addr=127.0.0.1", str(FOLDER / "train.py"), "--model", "simple", "--steps", "5"]
     command += ["--checkpoint", str(tmp_path / "checkpoint")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
+    with contextlib.closing(make_network()) as network:
+        network.add_host("alone")
+        command = [*network.inside("alone"), *command]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("sent/theory\n") == 1
     found = rows(done.stdout)
