@@ -32,8 +32,9 @@ bool Sockets::Handle() {
   const int count = poller_.Wait(ready, Duration::zero());
   bool handled = false;
   for (int i = 0; i < count; ++i) {
+    const uint64_t key = ready[i].data.u64;  // A copy: epoll_event is packed.
     // One forgotten by an earlier handler of this round is no longer found; keys are not used again.
-    const auto found = watched_.find(ready[i].data.u64);
+    const auto found = watched_.find(key);
     if (found == watched_.end()) continue;
     const auto handler = found->second.handler;
     if (!*handler) continue;

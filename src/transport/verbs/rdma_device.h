@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "drivers/ibverbs/ibverbs.h"
 #include "weightcast/status.h"
@@ -43,6 +45,10 @@ class RdmaDevice {
   /// kExhausted: the driver did not make it, and errno says why.
   [[nodiscard]] Status NotMade(std::string_view what) const;
 
+  /// Memory that std::free takes. It is freed once the context is closed: until then the device may write
+  /// there.
+  void FreeWhenClosed(void* memory) { kept_.emplace_back(memory, &std::free); }
+
   /// It is not used any more by this process.
   void Die(std::string_view reason);
   [[nodiscard]] bool dead() const { return dead_.load(std::memory_order_relaxed); }
@@ -62,6 +68,7 @@ class RdmaDevice {
   std::atomic<bool> dead_ = false;
   Status why_dead_;
   bool removed_ = false;
+  std::vector<std::unique_ptr<void, void (*)(void*)>> kept_;
 };
 
 }  // namespace weightcast::transport::verbs

@@ -28,8 +28,7 @@ Status ReceiveBuffers::Create(ibv_pd* domain, uint32_t count) {
 
 ReceiveBuffers::~ReceiveBuffers() {
   if (queue_ != nullptr) device_.api().DestroySrq(queue_);
-  // Refused: the device may still write there, until its context closes.
-  if (region_ != nullptr && device_.api().DeregMr(region_) != 0) (void)buffers_.release();
+  if (region_ != nullptr && device_.api().DeregMr(region_) != 0) device_.FreeWhenClosed(buffers_.release());
 }
 
 std::string_view ReceiveBuffers::Take(const ibv_wc& completion) {

@@ -20,7 +20,7 @@ namespace weightcast::transport::verbs {
 class ReceiveBuffers {
  public:
   /// `device` is opened before Create and outlives it.
-  explicit ReceiveBuffers(const RdmaDevice& device) : device_(device) {}
+  explicit ReceiveBuffers(RdmaDevice& device) : device_(device) {}
   ReceiveBuffers(const ReceiveBuffers&) = delete;
   ReceiveBuffers& operator=(const ReceiveBuffers&) = delete;
   /// Its queue pairs are gone.
@@ -40,7 +40,7 @@ class ReceiveBuffers {
  private:
   using Buffer = std::array<char, kMaxMessage>;
 
-  const RdmaDevice& device_;
+  RdmaDevice& device_;
   ibv_srq* queue_ = nullptr;
   /// Pages of their own: where fork is made safe, a child has none of those that are registered.
   std::unique_ptr<Buffer[], void (*)(void*)> buffers_{nullptr, &std::free};
