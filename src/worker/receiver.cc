@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -234,6 +235,14 @@ uint64_t GrantSet::compared() const {
   return tensors.size();
 }
 
+namespace {
+
+/// Behind what differs from what its source had.
+constexpr std::string_view kFindTheChange =
+    "; change no tensor before wait_sources returns, and check memory and, between hosts, NICs and cables";
+
+}  // namespace
+
 Status GrantSet::VerifyDigests(size_t index) const {
   const Source& source = sources_[index];
   {
@@ -249,9 +258,7 @@ Status GrantSet::VerifyDigests(size_t index) const {
   return Error(Code::kCorrupt, "tensor ", wrong.front(),
                wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
                " at this rank is not what ", name, " had when it sent it (digests differ, ", wrong.size(),
-               " of ", source.sent.size(),
-               " tensors); change no tensor before wait_sources returns, and check memory and, between "
-               "hosts, NICs and cables");
+               " of ", source.sent.size(), " tensors)", kFindTheChange);
 }
 
 Status GrantSet::VerifyChecksums(size_t index) const {
@@ -301,9 +308,7 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
     const uint64_t sum = std::max<uint64_t>(hasher.Finish(), 1);
     if (sum != sums[chunk])
       return Error(Code::kCorrupt, "bytes from ", name, " arrived changed (chunk ", chunk, " of transfer ",
-                   transfer,
-                   ", wrong checksum); change no tensor before wait_sources returns, and check memory, NICs "
-                   "and cables");
+                   transfer, ", wrong checksum)", kFindTheChange);
     cursor = walk.cursor();
   }
   return Status::Ok();
