@@ -12,60 +12,42 @@
 namespace weightcast::checkpoint {
 namespace {
 
-Code CodeOf(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case ENOMEM:
-    case EMFILE:
-    case ENFILE:
-      return Code::kExhausted;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return Code::kPermission;
-    case ENOENT:
-    case ENOTDIR:
-    case EISDIR:
-    case ELOOP:
-    case EINVAL:
-    case ENAMETOOLONG:
-      return Code::kInvalidArgument;
-    default:
-      return Code::kUnavailable;
-  }
-}
+struct Meaning {
+  Code code;
+  std::string_view advice;
+};
 
-std::string_view AdviceFor(int error) {
+Meaning MeaningOf(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-      return "; free some space there or choose another folder";
+      return {Code::kExhausted, "; free some space there or choose another folder"};
+    case EFBIG:
+      return {Code::kExhausted, "; raise the limit of a file's size (ulimit -f) or choose another folder"};
     case ENOMEM:
-      return "; give this process more memory";
+      return {Code::kExhausted, "; give this process more memory"};
     case EMFILE:
     case ENFILE:
-      return "; raise the limit of open files (ulimit -n)";
+      return {Code::kExhausted, "; raise the limit of open files (ulimit -n)"};
     case EACCES:
     case EPERM:
-      return "; give this user access to it";
+      return {Code::kPermission, "; give this user access to it"};
     case EROFS:
-      return "; choose a folder that can be written";
+      return {Code::kPermission, "; choose a folder that can be written"};
     case EXDEV:
-      return "; keep the folder on one file system";
+      return {Code::kUnavailable, "; keep the folder on one file system"};
     case EIO:
     case ESTALE:
-      return "; check the disk, or the server of that file system (dmesg)";
+      return {Code::kUnavailable, "; check the disk, or the server of that file system (dmesg)"};
     case ENOENT:
     case ENOTDIR:
     case EISDIR:
     case ELOOP:
     case EINVAL:
     case ENAMETOOLONG:
-      return "; correct the path, or make what it names";
+      return {Code::kInvalidArgument, "; correct the path, or make what it names"};
     default:
-      return "; check that file system (dmesg)";
+      return {Code::kUnavailable, "; check that file system (dmesg)"};
   }
 }
 
@@ -78,9 +60,8 @@ Result<struct stat> StatOf(int fd, const std::filesystem::path& path) {
 }  // namespace
 
 Status FileError(std::string_view doing, const std::filesystem::path& path, int error) {
-  std::string message = StrCat("cannot ", doing, " ", path.native(), ": ", ErrnoText(error));
-  message += AdviceFor(error);
-  return {CodeOf(error), std::move(message)};
+  const Meaning meaning = MeaningOf(error);
+  return Error(meaning.code, "cannot ", doing, " ", path.native(), ": ", ErrnoText(error), meaning.advice);
 }
 
 Result<UniqueFd> OpenRegularFile(const std::filesystem::path& path) {
