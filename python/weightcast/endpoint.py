@@ -97,7 +97,7 @@ class Connection:
 
     @property
     def transport(self) -> str:
-        """ "shm" or "tcp"."""
+        """ "shm", "tcp" or "verbs"."""
         return self._core.transport
 
     @property
