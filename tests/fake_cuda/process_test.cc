@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "fake_cuda/addresses.h"
 #include "fake_cuda/children.h"
 
 namespace weightcast::fake_cuda {
@@ -118,7 +119,7 @@ TEST(FakeCudaProcess, AWildKernelCostsItsContextOnly) {
                                       0, nullptr, nullptr));
     CUfunction function{};
     CU_OK(host.cuda->ModuleGetFunction(&function, module, "fake_fill"));
-    uint64_t fill[3] = {0x2000'0F00'0000, 100, 1};
+    uint64_t fill[3] = {kWindow + 0x0F00'0000, 100, 1};
     void* parameters[] = {fill};
     const CUevent event = host.Event();
     const CUstream stream = host.Stream();
