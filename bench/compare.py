@@ -47,7 +47,7 @@ def within_host(versions: int, compare: bool) -> float:
     command = ["build/weightcast", "bench", "update", "--model", "qwen2.5-0.5b", "--transports", "shm"]
     command += ["--versions", str(versions), "--json"]
     environment = {**os.environ, "WEIGHTCAST_COMPARE": str(int(compare))}
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, timeout=600)
     return json.loads(done.stdout)["results"][0]["median_seconds"]
 
 

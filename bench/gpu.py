@@ -216,7 +216,7 @@ class Bench:
         counts = ["--trainers", 1, "--inference", 1, "--versions", 3 if self.options.small else 9]
         command = [self.options.binary, "bench", "update", "--memory", "cuda", "--model", model, *counts]
         words = [str(word) for word in [*command, "--transports", "shm", "--json"]]
-        done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=300)
         (result,) = json.loads(done.stdout)["results"]
         self.add(f"weightcast bench update {model}, 1 to 1", result["bytes"], [result["median_seconds"]])
 
@@ -225,7 +225,7 @@ class Bench:
         sizes = "64K,3x64K" if self.options.small else "64K,1M,16M,256M,1G,200x64K"
         command = [self.options.binary, "bench", "p2p", "--memory", "cuda", "--transports", "shm"]
         words = [str(word) for word in [*command, "--sizes", sizes, "--json"]]
-        done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=300)
         for one in json.loads(done.stdout)["results"]:
             way = " to ".join(map(str, one["devices"]))
             pieces = f"{one['iovs']} x {one['bytes'] // one['iovs']} bytes"

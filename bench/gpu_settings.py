@@ -80,8 +80,8 @@ class Comparison:
         ops = "write" if self.options.small else "write,read"
         settings = {f"WEIGHTCAST_{name.upper()}": value for name, value in variant.settings.items()}
         done = subprocess.run(
-            [str(word) for word in [*command, ops]], check=True, capture_output=True, text=True, timeout=120,
-            env=os.environ | settings,
+            [str(word) for word in [*command, ops]], check=True, stdout=subprocess.PIPE, text=True,
+            timeout=120, env=os.environ | settings,
         )  # fmt: skip
         for one in json.loads(done.stdout)["results"]:
             pieces = f"{one['iovs']} x " if one["iovs"] > 1 else ""
