@@ -25,7 +25,8 @@ function(weightcast_archive name export_name)
 endfunction()
 
 weightcast_archive(weightcast_endpoint endpoint
-  base stream memory trace drivers_ibverbs drivers_cuda kernels device topology transport_tcp transport_shm transport_verbs transport endpoint)
+  base stream memory trace drivers_ibverbs drivers_cuda kernels device topology transport_tcp transport_shm transport_verbs transport
+  endpoint_transfers endpoint)
 target_link_libraries(weightcast_archive_weightcast_endpoint INTERFACE OpenSSL::Crypto Threads::Threads)
 weightcast_archive(weightcast weightcast
   plan digest protocol http control worker)

@@ -84,8 +84,6 @@ class Connection {
   [[nodiscard]] std::string transport_name() const;
   /// That are up at this moment; 0 until a transport is chosen.
   [[nodiscard]] uint32_t lanes() const;
-  /// Whether its transport moves memory of that kind. False until a transport is chosen.
-  [[nodiscard]] bool Moves(MemoryKind kind) const;
   /// Ok while usable; else why not: kPeerDead names the rank.
   [[nodiscard]] Status status() const;
 

@@ -5,7 +5,7 @@
 
 #include "base/strings.h"
 #include "endpoint/core.h"
-#include "endpoint/slices.h"
+#include "endpoint/transfers/slices.h"
 
 namespace weightcast::endpoint {
 
@@ -34,7 +34,7 @@ Status CheckAccess(OpKind kind, Access access, bool granted) {
 /// A transfer in the making. What it has counted is given back when it does not come to be.
 class TransferBuilder {
  public:
-  TransferBuilder(Regions& regions, Imports& imports, TransferRef made)
+  TransferBuilder(Registrations& regions, Imports& imports, TransferRef made)
       : transfer(std::move(made)), regions_(regions), imports_(imports) {}
   TransferBuilder(const TransferBuilder&) = delete;
   TransferBuilder& operator=(const TransferBuilder&) = delete;
@@ -83,7 +83,7 @@ class TransferBuilder {
         "the peer's region was released, or was imported on another connection; import it on this one");
   }
 
-  Regions& regions_;
+  Registrations& regions_;
   Imports& imports_;
   std::array<const RegisteredMemory*, kRemembered> locals_{};
   std::array<const RemoteImport*, kRemembered> remotes_{};
@@ -145,7 +145,7 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
   Core& core = *connection->core();
   TransferBuilder build(core.regions(), connection->imports(), core.transfers().Take());
   Transfer::State& transfer = *build.transfer;
-  transfer.core = connection->core();
+  transfer.owner = connection->core();
   transfer.connection = connection;
   transfer.kind = kind;
   transfer.options = std::move(options);

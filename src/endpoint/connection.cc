@@ -29,8 +29,10 @@ constexpr Duration kShortestBeat = std::chrono::milliseconds(1);
 
 }  // namespace
 
-Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven proven)
+Connection::State::State(std::shared_ptr<endpoint::Core> core, const endpoint::Context& context,
+                         endpoint::Proven proven)
     : core_(std::move(core)),
+      context_(context),
       role_(proven.role),
       peer_lease_(proven.hello.lease),
       view_({.identity = proven.hello.identity,
@@ -39,11 +41,11 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
              .label = StrCat(ToString(proven.hello.identity), " (", proven.address, ")")}),
       imports_([this](transport::RemoteRegion gone) {
         if (core_->forked()) return;
-        endpoint::SubmitNow(core_->progress(), [core = core_.get(), link = link_.id, gone] {
+        endpoint::SubmitNow(context_.progress, [core = core_.get(), link = link_.id, gone] {
           core->links().Release(link, gone);
         });
       }),
-      grants_(core_->callbacks()),
+      grants_(context_.callbacks),
       channel_(std::move(proven.channel)),
       paths_(role_, core_->links().Allowed(),
              {proven.hello.identity.incarnation, view_.peer().label,
@@ -57,12 +59,12 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
                  .chosen = [this] { OnChosen(); },
                  .failed = [this](Status reason) { End(std::move(reason)); },
              }),
-      sender_({core_->timers(), core_->regions(), imports_, core_->callbacks(), view_.peer().label}) {}
+      sender_({context_.timers, core_->regions(), imports_, context_.callbacks, view_.peer().label}) {}
 
 void Connection::State::Start() {
   const auto keep = shared_from_this();
   channel_.set_limit(endpoint::Channel::kMaxPayload);
-  auto key = core_->sockets().Watch(channel_.fd(), EPOLLIN, [this](uint32_t) {
+  auto key = context_.sockets.Watch(channel_.fd(), EPOLLIN, [this](uint32_t) {
     const auto held = shared_from_this();
     OnSocket();
   });
@@ -70,8 +72,8 @@ void Connection::State::Start() {
   socket_key_ = *key;
   OnBeat();
   // Half of the time for a transport to become ready, the rest for what comes before and after.
-  const TimePoint deadline = In(core_->settings().connect_timeout / 2);
-  choice_limit_ = core_->timers().Add(deadline, [this] { paths_.GiveUp(); });
+  const TimePoint deadline = In(context_.options.settings.connect_timeout / 2);
+  choice_limit_ = context_.timers.Add(deadline, [this] { paths_.GiveUp(); });
   if (role_ == transport::Role::kInitiator) paths_.Open(deadline);
   if (!ended_) OnSocket();  // What came with the end of the handshake.
 }
@@ -81,10 +83,10 @@ void Connection::State::End(Status reason) {
   const auto keep = shared_from_this();
   reason = WithSameRelease(reason);  // Wherever it is read.
   view_.SetEnd(reason);
-  core_->timers().Cancel(beat_);
-  core_->timers().Cancel(choice_limit_);
-  core_->timers().Cancel(grace_);
-  core_->sockets().Forget(socket_key_);
+  context_.timers.Cancel(beat_);
+  context_.timers.Cancel(choice_limit_);
+  context_.timers.Cancel(grace_);
+  context_.sockets.Forget(socket_key_);
   // It may be broken: then the peer learns of it in its own way.
   if (channel_.Send({MessageType::kShutdown, endpoint::EncodeOutcome(reason)}).ok()) {
     core_->lingering().Add(std::move(channel_), /*proven=*/true);
@@ -105,12 +107,12 @@ void Connection::State::Send(const Message& message) {
   // A socket that takes nothing more may still hold the peer's shutdown message: OnSocket reads it to its
   // end.
   if (Status status = channel_.Send(message); status.code() == Code::kExhausted) return End(status);
-  core_->sockets().Change(socket_key_, channel_.waiting() ? uint32_t{EPOLLIN | EPOLLOUT} : uint32_t{EPOLLIN});
+  context_.sockets.Change(socket_key_, channel_.waiting() ? uint32_t{EPOLLIN | EPOLLOUT} : uint32_t{EPOLLIN});
 }
 
 void Connection::State::OnSocket() {
   const Status sent = channel_.waiting() ? channel_.Flush() : Status::Ok();
-  if (!channel_.waiting()) core_->sockets().Change(socket_key_, EPOLLIN);
+  if (!channel_.waiting()) context_.sockets.Change(socket_key_, EPOLLIN);
   Result<size_t> received = size_t{0};
   do {
     received = channel_.Receive();
@@ -133,7 +135,7 @@ Status Connection::State::OnMessage(Message message) {
     case MessageType::kHeartbeat:
       return Status::Ok();
     case MessageType::kOffers:
-      return paths_.OnOffers(message.payload, In(core_->settings().connect_timeout / 2));
+      return paths_.OnOffers(message.payload, In(context_.options.settings.connect_timeout / 2));
     case MessageType::kAnswers:
       return paths_.OnAnswers(message.payload);
     case MessageType::kPath:
@@ -164,7 +166,7 @@ Status Connection::State::OnMessage(Message message) {
 }
 
 void Connection::State::OnBeat() {
-  const Duration lease = core_->settings().lease;
+  const Duration lease = context_.options.settings.lease;
   TimePoint now = Clock::now();
   if (now - channel_.heard() >= lease) {
     // We may have been stopped ourselves: what the peer has said meanwhile waits in the socket.
@@ -187,7 +189,7 @@ void Connection::State::OnBeat() {
     Send({MessageType::kHeartbeat, {}});
     if (ended_) return;
   }
-  beat_ = core_->timers().Add(std::min(next_beat_, channel_.heard() + lease), [this] { OnBeat(); });
+  beat_ = context_.timers.Add(std::min(next_beat_, channel_.heard() + lease), [this] { OnBeat(); });
 }
 
 // --- Transport -----------------------------------------------------------------------------------
@@ -195,23 +197,21 @@ void Connection::State::OnBeat() {
 void Connection::State::OnChosen() {
   if (ended_) return;
   const endpoint::Paths::Path& path = *paths_.chosen();
-  const auto can = [&](transport::OpKind op, MemoryKind kind) { return path.transport->Can(op, kind, kind); };
-  const auto write = can(transport::OpKind::kWrite, MemoryKind::kHost);
-  const auto device = can(transport::OpKind::kWrite, MemoryKind::kDevice);
-  core_->timers().Cancel(choice_limit_);
+  const auto host = path.transport->LimitsOf(MemoryKind::kHost);
+  const auto device = path.transport->LimitsOf(MemoryKind::kDevice);
+  context_.timers.Cancel(choice_limit_);
   sender_.Start({.transport = path.transport,
                  .link = path.link,
                  .lanes = path.lanes,
-                 .window = static_cast<uint32_t>(core_->settings().window),
-                 .longest_write = write.max_length,
-                 .longest_read = can(transport::OpKind::kRead, MemoryKind::kHost).max_length,
+                 .window = static_cast<uint32_t>(context_.options.settings.window),
+                 .longest_host = host.max_length,
                  .longest_device = device.max_length});
   link_ = {.transport = path.transport,
            .id = path.link,
-           .at_once = write.at_once,
+           .at_once = host.at_once,
            .at_once_device = device.at_once};
   view_.SetLink(path.transport->Describe(path.link), sender_.lanes_up());
-  view_.SetReady(path.name, device.supported);
+  view_.SetReady(path.name);
   WC_LOG(kInfo, "connected: ", view_.Describe());
   core_->connector().OnReady(shared_from_this());
   core_->connections().OnReady(shared_from_this(), role_);
@@ -249,10 +249,10 @@ void Connection::State::On(const transport::LaneUp& event) {
 void Connection::State::On(const transport::LinkDown& event) {
   if (ended_) return;
   if (link_.transport == nullptr || event.link != link_.id) return paths_.OnDown(event.link, event.reason);
-  core_->timers().Cancel(grace_);
+  context_.timers.Cancel(grace_);
   const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
                       StrCat("the link to the peer has failed: ", WithSameRelease(event.reason).message()));
-  grace_ = core_->timers().Add(In(kGrace), [this, reason] {
+  grace_ = context_.timers.Add(In(kGrace), [this, reason] {
     const auto keep = shared_from_this();
     OnSocket();
     End(reason);

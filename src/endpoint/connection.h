@@ -5,13 +5,13 @@
 
 #include "endpoint/channel.h"
 #include "endpoint/connection_view.h"
-#include "endpoint/grants.h"
+#include "endpoint/context.h"
 #include "endpoint/handshake.h"
-#include "endpoint/imports.h"
 #include "endpoint/notices.h"
 #include "endpoint/paths.h"
-#include "endpoint/sender.h"
-#include "endpoint/timers.h"
+#include "endpoint/transfers/grants.h"
+#include "endpoint/transfers/imports.h"
+#include "endpoint/transfers/sender.h"
 #include "weightcast/endpoint.h"
 
 namespace weightcast {
@@ -33,7 +33,7 @@ struct Proven {
 /// any more; from the last LinkClosed on nothing can land any more, and the endpoint lets go of it.
 class Connection::State : public std::enable_shared_from_this<State> {
  public:
-  State(std::shared_ptr<endpoint::Core> core, endpoint::Proven proven);
+  State(std::shared_ptr<endpoint::Core> core, const endpoint::Context& context, endpoint::Proven proven);
 
   // --- Any thread -----------------------------------------------------------------------------
   [[nodiscard]] const std::shared_ptr<endpoint::Core>& core() const { return core_; }
@@ -78,6 +78,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void OnChosen();
 
   const std::shared_ptr<endpoint::Core> core_;
+  const endpoint::Context context_;
   const transport::Role role_;
   const Duration peer_lease_;
 

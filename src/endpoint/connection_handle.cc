@@ -2,7 +2,7 @@
 #include "base/strings.h"
 #include "endpoint/begin.h"
 #include "endpoint/core.h"
-#include "endpoint/descriptor.h"
+#include "endpoint/transfers/descriptor.h"
 
 namespace weightcast {
 namespace {
@@ -36,7 +36,6 @@ const std::string& Connection::address() const { return state_->view().peer().ad
 std::string Connection::Describe() const { return state_->view().Describe(); }
 uint32_t Connection::lanes() const { return state_->view().lanes(); }
 std::string Connection::transport_name() const { return state_->view().transport_name(); }
-bool Connection::Moves(MemoryKind kind) const { return state_->view().Moves(kind); }
 Status Connection::status() const { return state_->view().status(); }
 
 void Connection::Close() {

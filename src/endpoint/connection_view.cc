@@ -15,11 +15,6 @@ std::string ConnectionView::transport_name() const {
   return transport_name_;
 }
 
-bool ConnectionView::Moves(MemoryKind kind) const {
-  const std::lock_guard lock(mutex_);
-  return kind == MemoryKind::kHost ? was_ready_ : moves_device_;
-}
-
 Status ConnectionView::status() const {
   if (ok_.load(std::memory_order_acquire)) return Status::Ok();
   const std::lock_guard lock(mutex_);
@@ -36,10 +31,9 @@ bool ConnectionView::usable() const {
   return was_ready_ && status_.ok();
 }
 
-void ConnectionView::SetReady(std::string transport_name, bool moves_device) {
+void ConnectionView::SetReady(std::string transport_name) {
   const std::lock_guard lock(mutex_);
   transport_name_ = std::move(transport_name);
-  moves_device_ = moves_device;
   was_ready_ = true;
 }
 

@@ -29,7 +29,6 @@ class ConnectionView {
   /// As described.
   [[nodiscard]] uint32_t lanes() const { return lanes_; }
   [[nodiscard]] std::string transport_name() const;
-  [[nodiscard]] bool Moves(MemoryKind kind) const;
   /// No lock while it is ok.
   [[nodiscard]] Status status() const;
   /// Ready once, whatever came later.
@@ -38,7 +37,7 @@ class ConnectionView {
   [[nodiscard]] bool usable() const;
 
   // Holder of progress, but for SetEnd, which is for any thread.
-  void SetReady(std::string transport_name, bool moves_device);
+  void SetReady(std::string transport_name);
   /// The link in use, as its transport describes it, and how many of its lanes are up.
   void SetLink(std::string_view description, uint32_t lanes);
   /// The first reason for its end that callers are told.
@@ -51,7 +50,6 @@ class ConnectionView {
   std::atomic<bool> ok_{true};  ///< Whether status_ is.
   bool was_ready_ = false;
   std::string transport_name_;
-  bool moves_device_ = false;
   std::string description_;
   std::atomic<uint32_t> lanes_ = 0;
 };

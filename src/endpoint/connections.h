@@ -6,21 +6,9 @@
 #include <vector>
 
 #include "endpoint/connection.h"
-#include "endpoint/progress.h"
-#include "endpoint/sockets.h"
-#include "endpoint/timers.h"
-#include "endpoint/user_callbacks.h"
+#include "endpoint/context.h"
 
 namespace weightcast::endpoint {
-
-/// What the parts of one endpoint share.
-struct Context {
-  const EndpointOptions& options;  ///< Without the token.
-  Progress& progress;
-  UserCallbacks& callbacks;
-  Sockets& sockets;
-  Timers& timers;
-};
 
 /// An endpoint's connections that have not ended, ready or not, and what the user is told of them.
 class Connections {

@@ -8,7 +8,7 @@
 
 #include "base/socket.h"
 #include "endpoint/connections.h"
-#include "endpoint/flag.h"
+#include "endpoint/transfers/flag.h"
 
 namespace weightcast::endpoint {
 

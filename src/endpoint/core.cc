@@ -126,11 +126,10 @@ Status Core::Init(Factories factories) {
   WC_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
   WC_ASSIGN_OR_RETURN(Created transports, CreateTransports(options_, factories, poller));
   WC_RETURN_IF_ERROR(links_.Start(*sockets_, std::move(poller), std::move(transports)));
-  const Context context{options_, *progress_, *callbacks_, *sockets_, timers_};
   lingering_ = std::make_unique<LingeringChannels>(*sockets_, timers_);
-  connections_ = std::make_unique<Connections>(context);
+  connections_ = std::make_unique<Connections>(context());
   handshakes_ = std::make_unique<Handshakes>(
-      context,
+      context(),
       Hello{.port = listener_->port(),
             .identity = self(),
             .boot_id = boot_id_,
@@ -146,9 +145,15 @@ Status Core::Init(Factories factories) {
   return progress_->Start(shared_from_this());
 }
 
+void Core::Begin(const TransferRef& transfer) {
+  const auto keep = transfer->connection;
+  links_.Begin(*static_cast<Connection::State*>(keep.get()), transfer, /*visit=*/false);
+}
+
 void Core::OnProven(Proven proven) {
   if (closed_.load()) return;
-  const auto connection = std::make_shared<Connection::State>(shared_from_this(), std::move(proven));
+  const auto connection =
+      std::make_shared<Connection::State>(shared_from_this(), context(), std::move(proven));
   const auto replaced = connections_->Replace(connection);
   // The peer knows of one connection only: the newer.
   if (replaced != nullptr)

@@ -11,11 +11,11 @@
 #include "endpoint/handshakes.h"
 #include "endpoint/lingering.h"
 #include "endpoint/links.h"
-#include "endpoint/progress.h"
-#include "endpoint/regions.h"
-#include "endpoint/sockets.h"
-#include "endpoint/timers.h"
-#include "endpoint/user_callbacks.h"
+#include "endpoint/transfers/progress.h"
+#include "endpoint/transfers/registrations.h"
+#include "endpoint/transfers/sockets.h"
+#include "endpoint/transfers/timers.h"
+#include "endpoint/transfers/user_callbacks.h"
 #include "transport/transport.h"
 #include "weightcast/endpoint.h"
 
@@ -23,7 +23,7 @@ namespace weightcast::endpoint {
 
 /// What an endpoint and all its handles share. Everything that is not said to be for any thread belongs to
 /// the holder of progress (docs/threads.md).
-class Core final : public std::enable_shared_from_this<Core> {
+class Core final : public TransferOwner, public std::enable_shared_from_this<Core> {
  public:
   static Result<std::shared_ptr<Core>> Create(EndpointOptions options,
                                               std::span<const transport::TransportFactory> factories);
@@ -39,23 +39,25 @@ class Core final : public std::enable_shared_from_this<Core> {
   [[nodiscard]] bool forked() const;
   /// Closes everything, waits at most a lease until all is fenced, ends the thread.
   void Shutdown();
+  /// The endpoint of a transfer.
+  static Core& Of(const Transfer::State& transfer) { return static_cast<Core&>(*transfer.owner); }
 
   // --- What it has; each says for which threads ---------------------------------------------------
   [[nodiscard]] Progress& progress() { return *progress_; }
   [[nodiscard]] UserCallbacks& callbacks() { return *callbacks_; }
-  [[nodiscard]] TransferPool& transfers() { return transfers_; }
+  [[nodiscard]] TransferPool& transfers() override { return transfers_; }
   [[nodiscard]] DeviceMemory& device_memory() { return device_memory_; }
-  [[nodiscard]] Regions& regions() { return regions_; }
+  [[nodiscard]] Registrations& regions() { return regions_; }
   [[nodiscard]] const HandshakeListener& listener() { return *listener_; }
   [[nodiscard]] Connections& connections() { return *connections_; }
   [[nodiscard]] Connector& connector() { return handshakes_->connector(); }
   [[nodiscard]] Links& links() { return links_; }
-  [[nodiscard]] Timers& timers() { return timers_; }
-  [[nodiscard]] Sockets& sockets() { return *sockets_; }
   [[nodiscard]] LingeringChannels& lingering() { return *lingering_; }
 
  private:
   explicit Core(EndpointOptions options);
+  void Begin(const TransferRef& transfer) override;
+  [[nodiscard]] Context context() { return {options_, *progress_, *callbacks_, *sockets_, timers_}; }
   Status Init(std::span<const transport::TransportFactory> factories);
   void OnProven(Proven proven);
   void CheckFenced();
@@ -67,7 +69,7 @@ class Core final : public std::enable_shared_from_this<Core> {
   std::atomic<bool> closed_{false};
   TransferPool transfers_;  ///< Outlives all that may still hold one.
   DeviceMemory device_memory_;
-  Regions regions_;
+  Registrations regions_;
 
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<UserCallbacks> callbacks_;

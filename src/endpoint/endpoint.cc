@@ -4,7 +4,7 @@
 #include "base/strings.h"
 #include "endpoint/core.h"
 #include "endpoint/create.h"
-#include "endpoint/slices.h"
+#include "endpoint/transfers/slices.h"
 
 namespace weightcast {
 
@@ -19,7 +19,7 @@ Status OutsideSlice(uint64_t offset, uint64_t length, uint64_t size) {
 
 class Region::State {
  public:
-  State(std::shared_ptr<Core> core, endpoint::Regions::Handle handle, std::span<std::byte> bytes)
+  State(std::shared_ptr<Core> core, endpoint::Registrations::Handle handle, std::span<std::byte> bytes)
       : core_(std::move(core)),
         registration_(handle->data),
         offset_(handle->OffsetOf(bytes.data())),
@@ -29,7 +29,7 @@ class Region::State {
   State& operator=(const State&) = delete;
   ~State() {
     if (core_->forked()) {
-      new endpoint::Regions::Handle(std::move(handle_));  // The parent's; here it is only forgotten.
+      new endpoint::Registrations::Handle(std::move(handle_));  // The parent's; here it is only forgotten.
       return;
     }
     if (Status status = Close(In(core_->settings().lease)); !status.ok()) {
@@ -44,7 +44,7 @@ class Region::State {
   Status Close(TimePoint deadline) {
     if (core_->forked()) return core_->Usable();
     {
-      endpoint::Regions::Handle dropped;  // Let go without the lock: it calls the endpoint.
+      endpoint::Registrations::Handle dropped;  // Let go without the lock: it calls the endpoint.
       const std::lock_guard lock(mutex_);
       dropped = std::move(handle_);
     }
@@ -71,7 +71,7 @@ class Region::State {
   const uint64_t offset_;
   const uint64_t length_;
   std::mutex mutex_;  ///< Guards handle_.
-  endpoint::Regions::Handle handle_;
+  endpoint::Registrations::Handle handle_;
 };
 
 uint64_t Region::length() const { return state_->length(); }
@@ -100,8 +100,9 @@ namespace {
 
 Status WaitPhase(Transfer::State& transfer, uint32_t phase, TimePoint deadline) {
   if (transfer.phase.value() < phase) {
-    if (transfer.core->forked()) return transfer.core->Usable();
-    if (!transfer.core->progress().WaitFor(transfer.phase, phase, deadline)) {
+    Core& core = Core::Of(transfer);
+    if (core.forked()) return core.Usable();
+    if (!core.progress().WaitFor(transfer.phase, phase, deadline)) {
       return Error(Code::kTimedOut, "the transfer of ", transfer.bytes,
                    " bytes has not ended within the timeout of this call and continues; "
                    "wait again, or cancel it");
@@ -126,11 +127,11 @@ Status Transfer::Wait(TimePoint deadline) { return WaitPhase(*state_, State::kEn
 Status Transfer::WaitFenced(TimePoint deadline) { return WaitPhase(*state_, State::kFenced, deadline); }
 
 void Transfer::OnEnd(std::function<void(const Status&)> then) {
-  if (state_->core->forked()) return;
+  if (Core::Of(*state_).forked()) return;
   endpoint::SubmitNow(
-      state_->core->progress(), [state = endpoint::Share(*state_), then = std::move(then)]() mutable {
+      Core::Of(*state_).progress(), [state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
-          state->core->callbacks().Later([state, then = std::move(then)] { then(state->outcome); });
+          Core::Of(*state).callbacks().Later([state, then = std::move(then)] { then(state->outcome); });
           return;
         }
         auto& on_end = state->options.on_end;
@@ -143,12 +144,12 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
           then(status);
         };
       });
-  state_->core->progress().WatchAgain();  // Nobody waits for it.
+  Core::Of(*state_).progress().WatchAgain();  // Nobody waits for it.
 }
 
 void Transfer::Cancel() {
-  if (ended() || state_->core->forked()) return;
-  endpoint::SubmitNow(state_->core->progress(), [state = endpoint::Share(*state_)] {
+  if (ended() || Core::Of(*state_).forked()) return;
+  endpoint::SubmitNow(Core::Of(*state_).progress(), [state = endpoint::Share(*state_)] {
     if (state->phase.value() >= State::kEnded) return;
     static_cast<Connection::State*>(state->connection.get())
         ->sender()

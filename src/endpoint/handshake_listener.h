@@ -8,8 +8,8 @@
 #include "base/listener.h"
 #include "base/log.h"
 #include "base/socket.h"
-#include "endpoint/sockets.h"
-#include "endpoint/timers.h"
+#include "endpoint/transfers/sockets.h"
+#include "endpoint/transfers/timers.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "endpoint/channel.h"
-#include "endpoint/sockets.h"
-#include "endpoint/timers.h"
+#include "endpoint/transfers/sockets.h"
+#include "endpoint/transfers/timers.h"
 
 namespace weightcast::endpoint {
 

@@ -15,7 +15,7 @@ Status Links::Start(Sockets& sockets, Poller poller, std::vector<Created> transp
   sockets_ = &sockets;
   poller_ = std::move(poller);
   transports_ = std::move(transports);
-  Regions::Transports registered;
+  Registrations::Transports registered;
   for (const auto& [name, transport] : transports_) registered.emplace_back(name, transport.get());
   regions_.SetTransports(std::move(registered));
   WC_ASSIGN_OR_RETURN(poller_key_, sockets.Watch(poller_.fd(), EPOLLIN, {}));

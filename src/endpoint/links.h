@@ -13,10 +13,10 @@
 #include "base/poller.h"
 #include "endpoint/connection.h"
 #include "endpoint/paths.h"
-#include "endpoint/progress.h"
-#include "endpoint/regions.h"
-#include "endpoint/sockets.h"
-#include "endpoint/timers.h"
+#include "endpoint/transfers/progress.h"
+#include "endpoint/transfers/registrations.h"
+#include "endpoint/transfers/sockets.h"
+#include "endpoint/transfers/timers.h"
 #include "transport/transport.h"
 
 namespace weightcast::endpoint {
@@ -32,7 +32,7 @@ class Links final : public Work {
   };
 
   /// `on_gone`: a link has closed, or a transport has let go of a region.
-  Links(Regions& regions, Timers& timers, std::function<void()> on_gone)
+  Links(Registrations& regions, Timers& timers, std::function<void()> on_gone)
       : regions_(regions), timers_(timers), on_gone_(std::move(on_gone)) {}
 
   /// Once, before anything else. Best first; `poller` has the descriptors of all.
@@ -84,7 +84,7 @@ class Links final : public Work {
   void Handle(const OfLink& event);
   void Handle(const transport::Deregistered& event);
 
-  Regions& regions_;
+  Registrations& regions_;
   Timers& timers_;
   const std::function<void()> on_gone_;
   Sockets* sockets_ = nullptr;  ///< From Start on.

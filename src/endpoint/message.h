@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "endpoint/transfers/descriptor.h"
 #include "weightcast/status.h"
 
 namespace weightcast::endpoint {
@@ -35,8 +36,6 @@ struct Message {
 inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr size_t kMaxName = 256;  ///< Job, role, engine.
 inline constexpr size_t kMaxReason = 1024;
-inline constexpr size_t kMaxTransports = 16;
-inline constexpr size_t kMaxTransportName = 32;
 inline constexpr size_t kMaxBlob = 4096;
 inline constexpr size_t kMaxNotice = 32 << 10;
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "endpoint/flag.h"
+#include "endpoint/transfers/flag.h"
 #include "weightcast/status.h"
 
 namespace weightcast::endpoint {

@@ -46,7 +46,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  [[nodiscard]] virtual Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const = 0;
+  [[nodiscard]] virtual Limits LimitsOf(MemoryKind kind) const = 0;
 
   // --- Memory ------------------------------------------------------------------------------
   /// Makes `memory` usable under `name` (an id of this process, not in use). Populates its pages. The

@@ -60,7 +60,7 @@ struct Completion {
   uint64_t cookie = 0;
   Code code = Code::kOk;
 };
-/// A peer's signal under an open grant (stale ones are counted and dropped by the transport).
+/// A peer's signal under an open grant (the transport drops stale ones).
 struct SignalArrived {
   LinkId link{};
   Signal signal;
@@ -104,10 +104,9 @@ struct Deregistered {
 using Event = std::variant<Completion, SignalArrived, LinkReady, LaneDown, LaneUp, LinkDown, Revoked,
                            LinkClosed, Deregistered>;
 
-/// What a transport can do for one (operation, local kind, remote kind).
-struct Capability {
-  bool supported = false;       ///< False: such memory is not registered over it.
-  uint64_t max_length = 0;      ///< Of one operation.
+/// Of one operation between memories of one kind.
+struct Limits {
+  uint64_t max_length = 0;
   uint64_t at_once = 64 << 10;  ///< Up to here a caller had better post itself than wake another thread.
 };
 

@@ -15,7 +15,7 @@
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
 #include "worker/device_memory.h"
-#include "worker/regions.h"
+#include "worker/region_set.h"
 #include "worker/registration.h"
 
 namespace weightcast::worker {

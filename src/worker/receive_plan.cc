@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "endpoint/chunks.h"
+#include "endpoint/transfers/chunks.h"
 #include "worker/device_memory.h"
 #include "worker/pieces.h"
 #include "worker/table_file.h"

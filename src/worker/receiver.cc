@@ -10,7 +10,7 @@
 #include "base/advice.h"
 #include "base/hash.h"
 #include "base/strings.h"
-#include "endpoint/chunks.h"
+#include "endpoint/transfers/chunks.h"
 #include "worker/pieces.h"
 
 namespace weightcast::worker {

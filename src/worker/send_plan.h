@@ -18,7 +18,7 @@
 #include "worker/batches.h"
 #include "worker/gather.h"
 #include "worker/pieces.h"
-#include "worker/regions.h"
+#include "worker/region_set.h"
 #include "worker/staging.h"
 
 namespace weightcast::worker {

@@ -174,7 +174,7 @@ std::optional<Sender::Pick> Sender::TakeNext() {
     if (job->gate != nullptr && !job->gate->Open()) continue;
     Pick pick{.job = job, .transfer = job->next, .count = job->NextTogether(), .block = std::nullopt};
     if (job->plan->IsStaged(job->target, job->next)) {
-      auto block = staging_.TryTake(PlaceOf(*job, job->next));
+      auto block = staging_.TryTake(staging_.Usable(StagingPlaceOf(*job->plan, job->target, job->next)));
       if (!block) continue;  // Another transfer's end will wake us.
       pick.block.emplace(std::move(*block));
     }
@@ -187,12 +187,6 @@ std::optional<Sender::Pick> Sender::TakeNext() {
     return pick;
   }
   return std::nullopt;
-}
-
-/// A device's memory goes only to those whose connection moves it.
-int Sender::PlaceOf(const Job& job, uint32_t transfer) const {
-  const int place = staging_.Usable(StagingPlaceOf(*job.plan, job.target, transfer));
-  return job.to().connection.Moves(MemoryKind::kDevice) ? place : StagingPool::kHost;
 }
 
 /// Waits for nothing but the memory of the block, its kernels and the reader.

@@ -71,7 +71,6 @@ class Sender {
   Status MakeDigests(Job& job);
   void Work();
   std::optional<Pick> TakeNext();
-  int PlaceOf(const Job& job, uint32_t transfer) const;
   Status MakeTransfer(Pick& pick, std::vector<Piece>& pieces);
   void Send(Pick pick);
   /// How far a transfer came before it ended.

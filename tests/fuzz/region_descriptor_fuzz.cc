@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "endpoint/descriptor.h"
+#include "endpoint/transfers/descriptor.h"
 #include "transport/shm/regions.h"
 
 using namespace weightcast;

@@ -17,7 +17,7 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "control/client.h"
-#include "endpoint/descriptor.h"
+#include "endpoint/transfers/descriptor.h"
 #include "plan/models.h"
 #include "protocol/identity.h"
 #include "tools/bench/processes.h"

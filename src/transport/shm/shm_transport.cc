@@ -80,12 +80,11 @@ ShmTransport::~ShmTransport() {
   }
 }
 
-Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
-  if (local == MemoryKind::kDevice || remote == MemoryKind::kDevice) {
-    // Devices copy, and the target's processor has it done: nothing much is moved inside Post.
-    return {.supported = true, .max_length = kLongestPull, .at_once = std::numeric_limits<uint64_t>::max()};
-  }
-  return {.supported = true, .max_length = std::numeric_limits<uint64_t>::max() / 2, .at_once = kAtOnceBytes};
+Limits ShmTransport::LimitsOf(MemoryKind kind) const {
+  constexpr uint64_t kAny = std::numeric_limits<uint64_t>::max();
+  // Devices copy, and the target's processor has it done: nothing much is moved inside Post.
+  if (kind == MemoryKind::kDevice) return {.max_length = kLongestPull, .at_once = kAny};
+  return {.max_length = kAny / 2, .at_once = kAtOnceBytes};
 }
 
 Result<std::string> ShmTransport::Register(const RegionName& name, const DescribedMemory& memory,

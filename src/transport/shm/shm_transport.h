@@ -27,7 +27,7 @@ class ShmTransport final : public Transport {
   /// Closes every link; waits briefly for copies of peers that are under way.
   ~ShmTransport() override;
 
-  [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
+  [[nodiscard]] Limits LimitsOf(MemoryKind kind) const override;
 
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
   void Deregister(uint32_t region) override;

@@ -10,7 +10,7 @@
 #include "transport/grant_table.h"
 #include "transport/tcp/copiers.h"
 #include "transport/tcp/greeting.h"
-#include "transport/tcp/regions.h"
+#include "transport/tcp/local_region.h"
 #include "transport/types.h"
 #include "weightcast/clock.h"
 #include "weightcast/settings.h"

@@ -5,8 +5,8 @@
 
 #include "memory/memory.h"
 #include "transport/registry.h"
+#include "transport/tcp/local_region.h"
 #include "transport/tcp/own_operations.h"
-#include "transport/tcp/regions.h"
 #include "transport/types.h"
 
 namespace weightcast::transport::tcp {

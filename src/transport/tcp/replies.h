@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "transport/ring.h"
-#include "transport/tcp/regions.h"
+#include "transport/tcp/local_region.h"
 #include "transport/tcp/send_batch.h"
 #include "transport/tcp/send_stage.h"
 

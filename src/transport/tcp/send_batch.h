@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "transport/tcp/frame.h"
-#include "transport/tcp/regions.h"
+#include "transport/tcp/local_region.h"
 
 namespace weightcast::transport::tcp {
 

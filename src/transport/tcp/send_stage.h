@@ -5,7 +5,7 @@
 
 #include "transport/ring.h"
 #include "transport/tcp/copiers.h"
-#include "transport/tcp/regions.h"
+#include "transport/tcp/local_region.h"
 
 namespace weightcast::transport::tcp {
 

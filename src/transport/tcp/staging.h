@@ -9,7 +9,7 @@
 #include "device/pinned.h"
 #include "device/wake_signal.h"
 #include "memory/memory.h"
-#include "transport/tcp/regions.h"
+#include "transport/tcp/local_region.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 

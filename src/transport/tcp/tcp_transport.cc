@@ -56,12 +56,7 @@ TcpTransport::~TcpTransport() {
   }
 }
 
-Capability TcpTransport::Can(OpKind, MemoryKind, MemoryKind) const {
-  Capability capability;
-  capability.supported = true;  // Device memory is staged at its own end.
-  capability.max_length = kMaxLength;
-  return capability;
-}
+Limits TcpTransport::LimitsOf(MemoryKind) const { return {.max_length = kMaxLength}; }
 
 // --- Memory
 

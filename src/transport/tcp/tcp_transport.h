@@ -14,7 +14,7 @@
 #include "transport/lane_transport.h"
 #include "transport/tcp/lane_acceptor.h"
 #include "transport/tcp/link.h"
-#include "transport/tcp/regions.h"
+#include "transport/tcp/local_region.h"
 #include "transport/tcp/registry.h"
 #include "transport/tcp/staging.h"
 #include "weightcast/settings.h"
@@ -32,7 +32,7 @@ class TcpTransport final : public LaneTransport<TcpTransport>, private LaneAccep
   static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options);
   ~TcpTransport() override;
 
-  [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
+  [[nodiscard]] Limits LimitsOf(MemoryKind kind) const override;
 
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
 

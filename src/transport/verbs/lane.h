@@ -7,9 +7,9 @@
 
 #include "transport/ring.h"
 #include "transport/verbs/operations.h"
+#include "transport/verbs/peer_regions.h"
 #include "transport/verbs/queue.h"
 #include "transport/verbs/queue_events.h"
-#include "transport/verbs/regions.h"
 
 namespace weightcast::transport::verbs {
 

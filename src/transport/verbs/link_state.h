@@ -9,8 +9,9 @@
 #include "transport/verbs/control.h"
 #include "transport/verbs/lane.h"
 #include "transport/verbs/leases.h"
+#include "transport/verbs/local_region.h"
 #include "transport/verbs/peer_grants.h"
-#include "transport/verbs/regions.h"
+#include "transport/verbs/peer_regions.h"
 #include "weightcast/clock.h"
 #include "weightcast/settings.h"
 

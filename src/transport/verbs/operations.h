@@ -6,7 +6,8 @@
 #include "transport/refusals.h"
 #include "transport/ring.h"
 #include "transport/types.h"
-#include "transport/verbs/regions.h"
+#include "transport/verbs/local_region.h"
+#include "transport/verbs/peer_regions.h"
 
 namespace weightcast::transport::verbs {
 

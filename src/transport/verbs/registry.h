@@ -11,8 +11,9 @@
 #include "memory/memory.h"
 #include "transport/registry.h"
 #include "transport/verbs/gpu_memory.h"
+#include "transport/verbs/local_region.h"
 #include "transport/verbs/nic.h"
-#include "transport/verbs/regions.h"
+#include "transport/verbs/peer_regions.h"
 
 namespace weightcast::transport::verbs {
 

@@ -78,12 +78,7 @@ VerbsTransport::~VerbsTransport() {
   }
 }
 
-Capability VerbsTransport::Can(OpKind, MemoryKind, MemoryKind) const {
-  Capability capability;
-  capability.supported = true;  // Whether these NICs take memory of that device shows when it is registered.
-  capability.max_length = kLongestOperation;
-  return capability;
-}
+Limits VerbsTransport::LimitsOf(MemoryKind) const { return {.max_length = kLongestOperation}; }
 
 // --- Memory
 

@@ -26,7 +26,7 @@ class VerbsTransport final : public LaneTransport<VerbsTransport> {
                                                    std::shared_ptr<Ibverbs> api);
   ~VerbsTransport() override;
 
-  [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
+  [[nodiscard]] Limits LimitsOf(MemoryKind kind) const override;
 
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
 

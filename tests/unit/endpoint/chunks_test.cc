@@ -1,4 +1,4 @@
-#include "endpoint/chunks.h"
+#include "endpoint/transfers/chunks.h"
 
 #include <gtest/gtest.h>
 

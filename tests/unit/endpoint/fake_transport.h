@@ -19,9 +19,9 @@
 
 namespace weightcast::endpoint {
 
-using transport::Capability;
 using transport::Event;
 using transport::GrantName;
+using transport::Limits;
 using transport::LinkId;
 using transport::Op;
 using transport::OpKind;
@@ -167,8 +167,8 @@ class FakeTransport final : public transport::Transport {
   }
 
   // --- The contract ---------------------------------------------------------------------------
-  [[nodiscard]] Capability Can(OpKind, MemoryKind, MemoryKind) const override {
-    return {.supported = true, .max_length = Locked([&] { return faults_.max_length; })};
+  [[nodiscard]] Limits LimitsOf(MemoryKind) const override {
+    return {.max_length = Locked([&] { return faults_.max_length; })};
   }
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory,
                                Access access) override {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "endpoint/chunks.h"
-#include "endpoint/grants.h"
+#include "endpoint/transfers/chunks.h"
+#include "endpoint/transfers/grants.h"
 #include "unit/endpoint/party.h"
 
 namespace weightcast::endpoint {

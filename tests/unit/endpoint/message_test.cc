@@ -6,7 +6,7 @@
 #include <random>
 
 #include "endpoint/channel.h"
-#include "endpoint/descriptor.h"
+#include "endpoint/transfers/descriptor.h"
 
 namespace weightcast::endpoint {
 namespace {

@@ -1,4 +1,4 @@
-#include "endpoint/progress.h"
+#include "endpoint/transfers/progress.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "endpoint/spin.h"
-#include "endpoint/timers.h"
+#include "endpoint/transfers/spin.h"
+#include "endpoint/transfers/timers.h"
 #include "unit/endpoint/party.h"
 
 namespace weightcast::endpoint {

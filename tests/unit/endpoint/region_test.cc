@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "endpoint/descriptor.h"
+#include "endpoint/transfers/descriptor.h"
 #include "unit/endpoint/party.h"
 #include "weightcast/memory.h"
 

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "endpoint/transfer_state.h"
+#include "endpoint/transfers/transfer_state.h"
 
 namespace weightcast::endpoint {
 namespace {

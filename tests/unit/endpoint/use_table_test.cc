@@ -1,4 +1,4 @@
-#include "endpoint/use_table.h"
+#include "endpoint/transfers/use_table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "endpoint/sockets.h"
+#include "endpoint/transfers/sockets.h"
 
 #include <array>
 

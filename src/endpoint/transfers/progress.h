@@ -8,9 +8,9 @@
 
 #include "base/poller.h"
 #include "base/task_queue.h"
-#include "endpoint/flag.h"
-#include "endpoint/progress_lock.h"
-#include "endpoint/spin.h"
+#include "endpoint/transfers/flag.h"
+#include "endpoint/transfers/progress_lock.h"
+#include "endpoint/transfers/spin.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
 

@@ -1,8 +1,8 @@
-#include "endpoint/imports.h"
+#include "endpoint/transfers/imports.h"
 
 #include <utility>
 
-#include "endpoint/slices.h"
+#include "endpoint/transfers/slices.h"
 
 namespace weightcast::endpoint {
 

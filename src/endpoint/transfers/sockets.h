@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "base/poller.h"
-#include "endpoint/progress.h"
+#include "endpoint/transfers/progress.h"
 
 namespace weightcast::endpoint {
 

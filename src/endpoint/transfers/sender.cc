@@ -1,10 +1,10 @@
-#include "endpoint/sender.h"
+#include "endpoint/transfers/sender.h"
 
 #include <algorithm>
 
 #include "base/hash.h"
 #include "base/strings.h"
-#include "endpoint/grants.h"
+#include "endpoint/transfers/grants.h"
 #include "trace/metrics.h"
 
 namespace weightcast::endpoint {
@@ -276,9 +276,7 @@ bool Sender::PostSlot(uint32_t index) {
 /// Fills ops_ with what comes next of a chunk, and walks_ with where each of them was cut from.
 size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
   const State& transfer = *slot.transfer;
-  const uint64_t longest = transfer.device                  ? path_.longest_device
-                           : transfer.kind == OpKind::kRead ? path_.longest_read
-                                                            : path_.longest_write;
+  const uint64_t longest = transfer.device ? path_.longest_device : path_.longest_host;
   size_t count = 0;
   walks_[0] = slot.walk;
   while (count < most) {

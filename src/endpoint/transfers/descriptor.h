@@ -10,6 +10,8 @@
 
 namespace weightcast::endpoint {
 
+inline constexpr size_t kMaxTransports = 16;
+inline constexpr size_t kMaxTransportName = 32;
 inline constexpr size_t kMaxDescriptor = 16 << 10;
 inline constexpr size_t kMaxKey = 2048;
 

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "endpoint/transfer_state.h"
+#include "endpoint/transfers/transfer_state.h"
 
 namespace weightcast::endpoint {
 

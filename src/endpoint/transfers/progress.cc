@@ -1,4 +1,4 @@
-#include "endpoint/progress.h"
+#include "endpoint/transfers/progress.h"
 
 #include <poll.h>
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "endpoint/use_table.h"
+#include "endpoint/transfers/use_table.h"
 #include "transport/types.h"
 #include "weightcast/region.h"
 

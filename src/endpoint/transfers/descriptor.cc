@@ -1,10 +1,9 @@
-#include "endpoint/descriptor.h"
+#include "endpoint/transfers/descriptor.h"
 
 #include <tuple>
 
 #include "base/bytes.h"
 #include "base/strings.h"
-#include "endpoint/message.h"
 
 namespace weightcast::endpoint {
 namespace {

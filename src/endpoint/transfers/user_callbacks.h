@@ -7,7 +7,7 @@
 
 #include "base/poller.h"
 #include "base/task_queue.h"
-#include "endpoint/progress.h"
+#include "endpoint/transfers/progress.h"
 #include "weightcast/status.h"
 
 namespace weightcast::endpoint {

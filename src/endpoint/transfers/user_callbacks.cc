@@ -1,4 +1,4 @@
-#include "endpoint/user_callbacks.h"
+#include "endpoint/transfers/user_callbacks.h"
 
 #include <utility>
 

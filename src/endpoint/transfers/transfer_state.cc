@@ -1,8 +1,6 @@
-#include "endpoint/transfer_state.h"
+#include "endpoint/transfers/transfer_state.h"
 
 #include <utility>
-
-#include "endpoint/core.h"
 
 namespace weightcast {
 
@@ -18,19 +16,16 @@ void Empty(std::vector<T>& list) {
 
 }  // namespace
 
-void Transfer::State::Run() {
-  const auto keep = connection;
-  core->links().Begin(*static_cast<Connection::State*>(keep.get()), endpoint::Share(*this), /*visit=*/false);
-}
+void Transfer::State::Run() { owner->Begin(endpoint::Share(*this)); }
 
 void Transfer::State::DropReference() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  const auto owner = std::move(core);  // It may go with us.
-  owner->transfers().GiveBack(this);
+  const auto keep = std::move(owner);  // It may go with us.
+  keep->transfers().GiveBack(this);
 }
 
 void Transfer::State::Clear() {
-  core.reset();
+  owner.reset();
   connection.reset();
   options.on_end = nullptr;  // Begin sets the others; a new TransferOptions would read the clock.
   options.after.reset();

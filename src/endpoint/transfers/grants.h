@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "endpoint/flag.h"
-#include "endpoint/user_callbacks.h"
+#include "endpoint/transfers/flag.h"
+#include "endpoint/transfers/user_callbacks.h"
 #include "transport/types.h"
 #include "weightcast/endpoint.h"
 

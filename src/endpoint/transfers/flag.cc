@@ -1,4 +1,4 @@
-#include "endpoint/flag.h"
+#include "endpoint/transfers/flag.h"
 
 #include "base/futex.h"
 

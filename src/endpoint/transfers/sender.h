@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "endpoint/chunks.h"
-#include "endpoint/imports.h"
-#include "endpoint/regions.h"
-#include "endpoint/send_queue.h"
-#include "endpoint/timers.h"
-#include "endpoint/transfer_state.h"
-#include "endpoint/user_callbacks.h"
+#include "endpoint/transfers/chunks.h"
+#include "endpoint/transfers/imports.h"
+#include "endpoint/transfers/registrations.h"
+#include "endpoint/transfers/send_queue.h"
+#include "endpoint/transfers/timers.h"
+#include "endpoint/transfers/transfer_state.h"
+#include "endpoint/transfers/user_callbacks.h"
 #include "transport/transport.h"
 
 namespace weightcast::endpoint {
@@ -25,7 +25,7 @@ class Sender {
 
   struct Hooks {
     Timers& timers;
-    Regions& regions;
+    Registrations& regions;
     Imports& imports;
     UserCallbacks& callbacks;
     std::string peer;  ///< "trainer 0 (10.0.0.1:4711)", for messages.
@@ -34,9 +34,8 @@ class Sender {
     transport::Transport* transport = nullptr;
     transport::LinkId link{};
     uint32_t lanes = 1;
-    uint32_t window = 16;                 ///< Chunks under way on one lane.
-    uint64_t longest_write = UINT64_MAX;  ///< Of one operation.
-    uint64_t longest_read = UINT64_MAX;
+    uint32_t window = 16;                  ///< Chunks under way on one lane.
+    uint64_t longest_host = UINT64_MAX;    ///< Of one operation.
     uint64_t longest_device = UINT64_MAX;  ///< Of one operation with device memory.
   };
 

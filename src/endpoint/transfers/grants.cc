@@ -1,11 +1,11 @@
-#include "endpoint/grants.h"
+#include "endpoint/transfers/grants.h"
 
 #include <algorithm>
 #include <span>
 
 #include "base/random.h"
 #include "base/strings.h"
-#include "endpoint/chunks.h"
+#include "endpoint/transfers/chunks.h"
 
 namespace weightcast::endpoint {
 namespace {

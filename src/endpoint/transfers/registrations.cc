@@ -1,16 +1,16 @@
-#include "endpoint/regions.h"
+#include "endpoint/transfers/registrations.h"
 
 #include <algorithm>
 
 #include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
-#include "endpoint/slices.h"
+#include "endpoint/transfers/slices.h"
 #include "memory/populate.h"
 
 namespace weightcast::endpoint {
 
-Regions::Regions(Incarnation self, Hooks hooks)
+Registrations::Registrations(Incarnation self, Hooks hooks)
     : self_(self), hooks_(std::move(hooks)), by_id_(1), cache_([this](auto&& entry) {
         auto registration = entry.data;
         {
@@ -20,7 +20,7 @@ Regions::Regions(Incarnation self, Hooks hooks)
         Retire(std::move(registration));
       }) {}
 
-void Regions::SetTransports(Transports transports) {
+void Registrations::SetTransports(Transports transports) {
   std::vector<std::shared_ptr<SharedBuffer>> buffers;  // Outlive the lock.
   const std::lock_guard lock(mutex_);
   transports_ = std::move(transports);
@@ -37,14 +37,14 @@ void Regions::SetTransports(Transports transports) {
   free_ids_.clear();
 }
 
-Result<Regions::Handle> Regions::AcquireDevice(const Memory& memory, Access access) {
+Result<Registrations::Handle> Registrations::AcquireDevice(const Memory& memory, Access access) {
   if (memory.length == 0) return Status(Code::kInvalidArgument, "cannot register 0 bytes; give at least one");
   WC_ASSIGN_OR_RETURN(const DescribedMemory described, hooks_.describe(memory));
   return cache_.AcquireDevice(described, access,
                               [this](const DescribedMemory& given, Access how) { return Make(given, how); });
 }
 
-Result<Regions::Handle> Regions::Acquire(const Memory& memory, Access access) {
+Result<Registrations::Handle> Registrations::Acquire(const Memory& memory, Access access) {
   if (memory.kind == MemoryKind::kDevice) return AcquireDevice(memory, access);
   const std::span bytes(memory.address, memory.length);
   if (Handle found = bytes.empty() ? nullptr : cache_.Find(bytes, access); found != nullptr) return found;
@@ -61,7 +61,7 @@ Result<Regions::Handle> Regions::Acquire(const Memory& memory, Access access) {
                         [this](const DescribedMemory& given, Access how) { return Make(given, how); });
 }
 
-std::shared_ptr<RegisteredMemory> Regions::NewName() {
+std::shared_ptr<RegisteredMemory> Registrations::NewName() {
   const std::lock_guard lock(mutex_);
   if (transports_.empty()) return nullptr;
   uint32_t id = 0;
@@ -80,7 +80,7 @@ std::shared_ptr<RegisteredMemory> Regions::NewName() {
   return registration;
 }
 
-Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& memory, Access access) {
+Result<std::shared_ptr<RegisteredMemory>> Registrations::Make(const DescribedMemory& memory, Access access) {
   auto registration = NewName();
   if (registration == nullptr) return ClosedHere("the endpoint");
   registration->memory = memory;
@@ -100,14 +100,10 @@ Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& m
 
 /// A transport that cannot take device memory is left out: connections over it refuse the region, and new
 /// ones are made over another.
-Status Regions::RegisterWithAll(RegisteredMemory& registration) {
+Status Registrations::RegisterWithAll(RegisteredMemory& registration) {
   const DescribedMemory& memory = registration.memory;
   const bool device = memory.kind == MemoryKind::kDevice;
   for (const auto& [name, transport] : transports_) {
-    if (device && !transport->Can(transport::OpKind::kWrite, memory.kind, memory.kind).supported) {
-      registration.left_out.push_back({name, "moves host memory only"});
-      continue;
-    }
     auto key = transport->Register(registration.name, memory, registration.access);
     if (!key.ok() && device && key.status().code() == Code::kUnavailable) {
       registration.left_out.push_back({name, key.status().message()});
@@ -129,7 +125,7 @@ Status Regions::RegisterWithAll(RegisteredMemory& registration) {
 }
 
 /// Once for each transport.
-void Regions::TellLeftOut(const RegisteredMemory& registration) {
+void Registrations::TellLeftOut(const RegisteredMemory& registration) {
   for (const auto& [name, reason] : registration.left_out) {
     {
       const std::lock_guard lock(mutex_);
@@ -140,7 +136,7 @@ void Regions::TellLeftOut(const RegisteredMemory& registration) {
   }
 }
 
-std::string Regions::WhyLeftOut(std::string_view transport) const {
+std::string Registrations::WhyLeftOut(std::string_view transport) const {
   const std::lock_guard lock(mutex_);
   for (const auto& registration : by_id_) {
     if (registration == nullptr || !registration->published.load() || registration->closing.load()) continue;
@@ -153,13 +149,13 @@ std::string Regions::WhyLeftOut(std::string_view transport) const {
   return {};
 }
 
-void Regions::Publish(RegisteredMemory& registration) {
+void Registrations::Publish(RegisteredMemory& registration) {
   const std::lock_guard lock(mutex_);
   table_.Set(registration.name.id, &registration);
   registration.published.store(true);
 }
 
-RegisteredMemory* Regions::Use(uint32_t id) {
+RegisteredMemory* Registrations::Use(uint32_t id) {
   const auto found = table_.Use(id);
   if (found.became_unused) OnUnused(id);
   if (found.thing == nullptr || !found.thing->closing.load()) return found.thing;
@@ -167,12 +163,12 @@ RegisteredMemory* Regions::Use(uint32_t id) {
   return nullptr;
 }
 
-void Regions::Done(RegisteredMemory& registration) {
+void Registrations::Done(RegisteredMemory& registration) {
   const uint32_t id = registration.name.id;  // Gone as soon as it is unused.
   if (table_.Drop(id)) OnUnused(id);
 }
 
-Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
+Result<transport::WriteRanges::Runs> Registrations::Granted(const LocalSlice& slice) {
   const uint64_t serial = SliceAccess::SerialOf(slice);
   RegisteredMemory* const found = serial == 0 ? nullptr : Use(SliceAccess::IndexOf(slice));
   constexpr auto* kClosed =
@@ -188,7 +184,7 @@ Result<transport::WriteRanges::Runs> Regions::Granted(const LocalSlice& slice) {
                 same ? "its region takes no writes; register that memory with access granted" : kClosed);
 }
 
-Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> ranges) {
+Result<transport::GrantReach> Registrations::ReachOf(std::span<const GrantRange> ranges) {
   std::vector<transport::WriteRanges::Runs> all;
   all.reserve(ranges.size());
   for (const GrantRange& range : ranges) {
@@ -218,7 +214,7 @@ Result<transport::GrantReach> Regions::ReachOf(std::span<const GrantRange> range
 }
 
 /// Nothing of ours touches a registration that is closing any more: the transports' turn.
-void Regions::OnUnused(uint32_t id) {
+void Registrations::OnUnused(uint32_t id) {
   hooks_.submit([this, id] {
     std::shared_ptr<RegisteredMemory> registration;
     {
@@ -229,13 +225,13 @@ void Regions::OnUnused(uint32_t id) {
   });
 }
 
-void Regions::FreeBuffer(RegisteredMemory& registration) {
+void Registrations::FreeBuffer(RegisteredMemory& registration) {
   std::shared_ptr<SharedBuffer> buffer;  // Outlives the lock.
   const std::lock_guard lock(mutex_);
   buffer = std::move(registration.buffer);
 }
 
-void Regions::Retire(std::shared_ptr<RegisteredMemory> registration) {
+void Registrations::Retire(std::shared_ptr<RegisteredMemory> registration) {
   {
     const std::lock_guard lock(mutex_);
     registration->closing.store(true);
@@ -244,7 +240,7 @@ void Regions::Retire(std::shared_ptr<RegisteredMemory> registration) {
   hooks_.submit([this, registration = std::move(registration)] { AskClose(*registration); });
 }
 
-void Regions::AskClose(RegisteredMemory& registration) {
+void Registrations::AskClose(RegisteredMemory& registration) {
   if (std::exchange(registration.close_asked, true)) return;
   hooks_.cancel(registration);
   bool unused = false;
@@ -255,7 +251,7 @@ void Regions::AskClose(RegisteredMemory& registration) {
   if (unused) Deregister(registration);
 }
 
-void Regions::CloseAll() {
+void Registrations::CloseAll() {
   std::vector<std::shared_ptr<RegisteredMemory>> all;
   {
     const std::lock_guard lock(mutex_);
@@ -270,7 +266,7 @@ void Regions::CloseAll() {
   }
 }
 
-void Regions::Deregister(RegisteredMemory& registration) {
+void Registrations::Deregister(RegisteredMemory& registration) {
   if (registration.deregistrations == 0) return Finish(registration);
   Transports transports;
   {
@@ -284,7 +280,7 @@ void Regions::Deregister(RegisteredMemory& registration) {
   }
 }
 
-void Regions::OnDeregistered(uint32_t id) {
+void Registrations::OnDeregistered(uint32_t id) {
   std::shared_ptr<RegisteredMemory> registration;
   {
     const std::lock_guard lock(mutex_);
@@ -296,7 +292,7 @@ void Regions::OnDeregistered(uint32_t id) {
 
 /// Its buffer goes with who waits for this, or with its last handle: giving gigabytes back takes longer than
 /// progress may be held.
-void Regions::Finish(RegisteredMemory& registration) {
+void Registrations::Finish(RegisteredMemory& registration) {
   std::shared_ptr<RegisteredMemory> finished;  // Outlives the lock.
   const std::lock_guard lock(mutex_);
   const uint32_t id = registration.name.id;
@@ -307,7 +303,7 @@ void Regions::Finish(RegisteredMemory& registration) {
   registration.closed.Set(1);
 }
 
-size_t Regions::open() const {
+size_t Registrations::open() const {
   const std::lock_guard lock(mutex_);
   return by_id_.size() - static_cast<size_t>(std::ranges::count(by_id_, nullptr));
 }

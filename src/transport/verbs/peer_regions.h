@@ -1,28 +1,14 @@
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <vector>
 
-#include "base/fd.h"
-#include "device/health.h"
 #include "transport/imports.h"
-#include "transport/region_table.h"
 #include "transport/verbs/address.h"
 
 namespace weightcast::transport::verbs {
-
-struct LocalRegion : OwnRegion {
-  Parts parts;
-  std::vector<ibv_mr*> registered;  ///< By NIC and part. Null: the NIC was dead.
-  // Of device memory:
-  std::shared_ptr<const device::Health> health{};  ///< Of its device. Null: host memory.
-  UniqueFd buffer{};                               ///< Its dma-buf, if it has one: until no NIC has it.
-};
 
 /// A peer's region as this side knows it.
 struct ImportedRegion {
@@ -34,8 +20,6 @@ struct ImportedRegion {
   Parts parts;
   std::vector<uint32_t> rkeys;  ///< By the peer's NIC and part.
 };
-
-using Regions = RegionTable<LocalRegion>;
 
 /// What one link has imported, and what its peer has taken back.
 class PeerRegions : public Imports<ImportedRegion> {

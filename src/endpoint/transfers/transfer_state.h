@@ -6,16 +6,26 @@
 
 #include "base/intrusive_ptr.h"
 #include "base/task_queue.h"
-#include "endpoint/chunks.h"
-#include "endpoint/flag.h"
-#include "endpoint/regions.h"
+#include "endpoint/transfers/chunks.h"
+#include "endpoint/transfers/flag.h"
+#include "endpoint/transfers/registrations.h"
 #include "weightcast/transfer.h"
 
 namespace weightcast {
 
 namespace endpoint {
-class Core;
 class TransferPool;
+
+/// What a transfer needs of its endpoint.
+class TransferOwner {
+ public:
+  virtual TransferPool& transfers() = 0;
+  /// Under progress.
+  virtual void Begin(const IntrusivePtr<Transfer::State>& transfer) = 0;
+
+ protected:
+  ~TransferOwner() = default;
+};
 
 /// A chunk that a lane took and did not deliver.
 struct Resend {
@@ -40,7 +50,7 @@ class Transfer::State final : public Task {
   void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
   void DropReference();
 
-  std::shared_ptr<endpoint::Core> core;
+  std::shared_ptr<endpoint::TransferOwner> owner;
   std::shared_ptr<void> connection;  ///< Held until fenced.
   transport::OpKind kind = transport::OpKind::kWrite;
   TransferOptions options;

@@ -1,4 +1,4 @@
-#include "endpoint/spin.h"
+#include "endpoint/transfers/spin.h"
 
 #include <sched.h>
 

@@ -1,4 +1,4 @@
-#include "endpoint/send_queue.h"
+#include "endpoint/transfers/send_queue.h"
 
 #include <algorithm>
 #include <utility>

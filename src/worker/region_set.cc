@@ -1,4 +1,4 @@
-#include "worker/regions.h"
+#include "worker/region_set.h"
 
 #include <algorithm>
 #include <tuple>

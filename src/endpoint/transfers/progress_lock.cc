@@ -1,4 +1,4 @@
-#include "endpoint/progress_lock.h"
+#include "endpoint/transfers/progress_lock.h"
 
 #include <sched.h>
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "endpoint/descriptor.h"
-#include "endpoint/flag.h"
-#include "endpoint/use_table.h"
+#include "endpoint/transfers/descriptor.h"
+#include "endpoint/transfers/flag.h"
+#include "endpoint/transfers/use_table.h"
 #include "memory/registration_cache.h"
 #include "transport/transport.h"
 #include "weightcast/endpoint.h"
@@ -32,7 +32,7 @@ struct RegisteredMemory {
     std::string reason;
   };
   std::vector<LeftOut> left_out;         ///< Device memory: the transports that have not.
-  std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it. Guarded by Regions.
+  std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it. Guarded by Registrations.
   std::atomic<bool> published{false};    ///< Found by its id.
   std::atomic<bool> closing{false};      ///< Nobody may begin to use it.
   bool close_asked = false;              ///< Holder of progress.
@@ -41,7 +41,7 @@ struct RegisteredMemory {
 };
 
 /// The registrations of an endpoint.
-class Regions {
+class Registrations {
  public:
   using Transports = std::vector<std::pair<std::string, transport::Transport*>>;
 
@@ -51,7 +51,7 @@ class Regions {
     std::function<void(const RegisteredMemory&)> cancel;
     std::function<Result<DescribedMemory>(const Memory&)> describe;  ///< Device memory.
   };
-  Regions(Incarnation self, Hooks hooks);
+  Registrations(Incarnation self, Hooks hooks);
 
   /// Before anything else, and {} when the transports go: from then on closing ends at once.
   void SetTransports(Transports transports);
