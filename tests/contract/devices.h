@@ -33,7 +33,7 @@ class FakeMachine {
   std::string config_;
 };
 
-/// Calls of this thread go to a context while it lives, and disturb no capture.
+/// Calls of this thread go to a context while it exists, and disturb no capture.
 class CurrentContext {
  public:
   CurrentContext(drivers::Cuda& cuda, drivers::CUcontext context);

@@ -62,7 +62,7 @@ TEST_P(GrantTest, SignalsArriveWholeAfterTheirBytes) {
   Open(kGrant);
   const uint64_t cookie = a.Post(Pair::kA, 0, SignallingWrite(kGrant, 3, kSize));
   ASSERT_TRUE(pair.Until([&] { return !b.signals.empty(); }));
-  // At this very moment, before the writer has heard of it.
+  // At this very moment, before the writer has received it.
   EXPECT_TRUE(SameBytes(source.Read(), target.Read()));
   const Signal& signal = b.signals[0].signal;
   EXPECT_EQ(b.signals[0].link, Pair::kB);

@@ -168,7 +168,7 @@ TEST_P(OwnBatchTest, OneToARegionThatIsClosedIsRefusedAndTheOthersAreNot) {
   EXPECT_TRUE(other.Wiped());
 }
 
-// The words are looked at before the target has heard of anything: it has only stored them.
+// The words are looked at before the target has processed anything: it has only stored them.
 TEST_P(OwnBatchTest, ARegionThatWasJustClosedGetsNothing) {
   const TestMemory other(kBatchPiece, TestPlace::kDevice);
   const Described closing = b.Register(other, Access::kReadWrite);

@@ -147,7 +147,7 @@ TEST_F(TcpLaneTest, NothingOfAFailedLaneLandsOnceItsOperationsHaveCompleted) {
     ASSERT_TRUE(PumpUntil({&a}, [&] { return a.lanes_down.size() == 1; }));
     PumpFor({&a}, std::chrono::milliseconds(20));
     EXPECT_TRUE(std::ranges::none_of(lost, [&](uint64_t cookie) { return a.Completed(cookie); }))
-        << "the target has not been heard of yet";
+        << "nothing was received from the target yet";
     ASSERT_TRUE(pair.Until(
         [&] { return std::ranges::all_of(lost, [&](uint64_t cookie) { return a.Completed(cookie); }); }));
     for (const uint64_t cookie : lost) EXPECT_NE(a.completions[cookie].code, Code::kOk);

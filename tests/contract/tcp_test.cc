@@ -139,8 +139,8 @@ class Intruder {
     Require(PumpUntil({&target_}, [&] { return target_.ready.contains(kLink); }), "not ready");
     return fd;
   }
-  void Say(const UniqueFd& fd, tcp::Greeting::Kind kind, uint32_t life = 0) const {
-    const auto bytes = tcp::EncodeGreeting({kind, 0, life, answer_.cookie});
+  void Say(const UniqueFd& fd, tcp::Greeting::Kind kind, uint32_t generation = 0) const {
+    const auto bytes = tcp::EncodeGreeting({kind, 0, generation, answer_.cookie});
     send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   static void Say(const UniqueFd& fd, const tcp::Frame& frame) {
@@ -282,12 +282,12 @@ TEST_F(HostileFrames, TheEndOfALaneThatThereIsNot) {
   ExpectEnd();
 }
 
-/// Nobody opens a lane a second time while it lives, whatever life it names.
+/// Nobody opens a lane a second time while it is open, whatever generation it names.
 TEST_F(HostileFrames, ALaneThatIsThere) {
-  for (const uint32_t life : {0U, 1U, 2U}) {
+  for (const uint32_t generation : {0U, 1U, 2U}) {
     const UniqueFd second = intruder.ConnectTo();
-    intruder.Say(second, tcp::Greeting::Kind::kHello, life);
-    ASSERT_TRUE(PumpUntil({&side}, [&] { return Closed(second); })) << life;
+    intruder.Say(second, tcp::Greeting::Kind::kHello, generation);
+    ASSERT_TRUE(PumpUntil({&side}, [&] { return Closed(second); })) << generation;
   }
   EXPECT_FALSE(side.down.contains(Intruder::kLink));
 }

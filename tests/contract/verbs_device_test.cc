@@ -397,7 +397,7 @@ TEST_F(VerbsDeviceTest, GpusThatAreOffAreNotAsked) {
   EXPECT_THAT(status.message(), HasSubstr("setting gpu"));
 }
 
-// --- Lives of regions
+// --- Lifetime of regions
 
 /// The memory is the user's again with Deregistered: no NIC and no descriptor has it.
 TEST_F(VerbsDeviceTest, ARegionLetsGoOfItsMemoryBeforeItSaysSo) {

@@ -144,7 +144,7 @@ def test_another_model_is_refused_and_the_engine_goes_on(
 
 
 def test_processing_that_fails_half_way(trainers: Any, start: Any, tmp_path: pathlib.Path) -> None:
-    """Never an answer of two versions; the next version mends it."""
+    """Never an answer of two versions; the next version repairs it."""
     save(make_model("dense"), tmp_path / "v0")
     engine = start("engine", path=str(tmp_path / "v0"), weightcast=True).ready()
     job = trainers("dense", 1, Client(engine))

@@ -169,7 +169,7 @@ class Engine:
 
 
 class Fresh:
-    """Engines that are made anew for each checkpoint: what tokens are compared with."""
+    """Engines that are made again for each checkpoint: what tokens are compared with."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options

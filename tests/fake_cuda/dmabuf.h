@@ -6,7 +6,7 @@
 
 /// Descriptors that stand for fake device memory to whoever plays another device (tests/fake_ibverbs). One is
 /// a socket in which a single message waits, for ever: the files that hold the memory, and which bytes of
-/// them. So the machine sees when the last copy of the descriptor is closed, and the memory lives until then.
+/// them. So the machine sees when the last copy of the descriptor is closed, and the memory stays until then.
 namespace weightcast::fake_cuda {
 
 struct DmaBufPart {

@@ -77,7 +77,7 @@ int fake_cuda_peermem(weightcast::drivers::CUdeviceptr address, size_t length);
 /// cuStreamBeginCapture in the global mode, and its end: 0, or the error where the capture is void.
 int fake_cuda_capture(weightcast::drivers::CUstream stream, int on);
 
-// --- What lives
+// --- What exists
 /// `pid` -1: the whole machine.
 FakeCudaLive fake_cuda_live(int pid);
 }

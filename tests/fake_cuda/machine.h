@@ -18,7 +18,7 @@ namespace weightcast::fake_cuda {
 inline constexpr int32_t kOpenElsewhere = -1;
 inline constexpr int32_t kOpenedAtHome = -2;
 
-/// One piece of device memory, or of host memory that cuMemHostAlloc gave. It lives while something refers to
+/// One piece of device memory, or of host memory that cuMemHostAlloc gave. It stays while something refers to
 /// it: a mapping, a handle, an exported descriptor.
 struct PhysicalMemory {
   uint64_t id = 0;

@@ -47,7 +47,7 @@ class CheckpointChanged(JobTest):
             self.assertLessEqual(len(set(found)), 1, f"version {version} differs between engines")
 
     def test_cut_short_between_updates(self) -> None:
-        """An engine that joins gets the version from another engine, or nothing; the trainer lives."""
+        """An engine that joins gets the version from another engine, or nothing; the trainer goes on."""
         with self.job() as job:
             job.start_all()
             os.truncate(self.file_of(job, 1), 1000)

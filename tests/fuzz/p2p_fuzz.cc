@@ -1,5 +1,5 @@
 // What scripts carry between processes (metadata, adverts) and what engines say to each other: whatever
-// parses encodes to itself. Checksums are mended first, or nothing would get past them.
+// parses encodes to itself. Checksums are fixed first, or nothing would get past them.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

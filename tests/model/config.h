@@ -21,7 +21,7 @@ struct Budgets {
   uint8_t interrupts = 0;  ///< The same by a signal.
   uint8_t gives_up = 0;    ///< An engine's user calls Abort although all is well.
   uint8_t cancels = 0;     ///< A trainer's user cancels.
-  uint8_t registers = 0;   ///< A rank registers anew, with the same memory or with other.
+  uint8_t registers = 0;   ///< A rank registers again, with the same memory or with other.
   uint8_t paths = 0;       ///< A connection between a source and a rank fails.
   uint8_t failures = 0;    ///< A trainer cannot send any more, and says so: what it has sent may be wrong.
   uint8_t repeats = 0;     ///< A signal of the data plane comes again.

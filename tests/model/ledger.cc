@@ -231,7 +231,7 @@ void Model::CheckReleased(const World& world, int controller, const protocol::Up
 }
 
 /// "outcome": Done names nobody as committed who took part and was not told to serve; with policy all it is
-/// well only if everybody who took part was. Whoever has come anew since is no part of it.
+/// well only if everybody who took part was. Whoever has come again since is no part of it.
 void Model::CheckOutcome(const World& world, int controller, const protocol::Done& done, bool fresh) {
   for (int slot = config_.trainers; slot < processes(); ++slot) {
     const Ledger& ledger = world.processes[slot].seats[controller].ledger;

@@ -120,7 +120,7 @@ void Model::CheckEnd(const World& world) {
     bool whole = true;
     bool serves = true;
     const std::string name(1, static_cast<char>('A' + engine));
-    // After three failures an engine has to join anew, or to wait for another version.
+    // After three failures an engine has to join again, or to wait for another version.
     const bool given_up = std::any_of(
         controller.roster.groups().begin(), controller.roster.groups().end(), [&](const auto& group) {
           const control::EngineFailures& failures = controller.opening.failures.Of(group.id);

@@ -69,7 +69,7 @@ void Model::Kill(World& world, int slot) {
 
 // --- What a worker's client does --------------------------------------------------------------------------
 
-/// The last that its client was welcomed to, whether or not its machine has heard of it.
+/// The last that its client was welcomed to, whether or not its machine has received it.
 protocol::Term Model::TermOf(const Process& p, bool trainer) const {
   protocol::Term term = trainer ? machines_.trainer(p.machine).term : machines_.rank(p.machine).term;
   for (const uint32_t message : machines_.queue(p.down)) {

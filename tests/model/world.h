@@ -45,7 +45,7 @@ enum class Link : uint8_t {
   kEnded,   ///< The client has given up for good.
 };
 enum class GrantState : uint8_t { kNone, kOpen, kRevoking };
-/// How far a rank has come in the update that it was asked for, by what the controller has heard of it.
+/// How far a rank has come in the update that it was asked for, by what the controller has received.
 enum class Heard : uint8_t {
   kNone,
   kGranted,

@@ -125,7 +125,7 @@ class Network:
 
 
 def make_network(*tools: str) -> Network:
-    """Skips the test where namespaces, or one of these programs, are not to be had."""
+    """Skips the test where namespaces, or one of these programs, are not available."""
     import pytest  # Benchmarks need it not.
 
     for tool in ("ip", *tools):

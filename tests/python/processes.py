@@ -54,7 +54,7 @@ class Process:
         **options: Any,
     ) -> None:
         self.log = log
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as this object)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it exists as long as this object)
         whole = {**os.environ, **(env or {})} if environment is None else environment
         with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("ab") as out:
             streams = {"stdout": out, "stderr": self._errors, **options}

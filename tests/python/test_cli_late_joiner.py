@@ -16,7 +16,7 @@ UPDATE = 32 << 20
 # What a worker that does nothing sends and receives in a second: heartbeats four times a lease, to the
 # controller and over each connection. And once, what it is told of an engine that joins.
 HEARTBEATS = 8 << 10
-NEWS = 32 << 10
+JOIN = 32 << 10
 
 
 @pytest.fixture
@@ -67,4 +67,4 @@ def test_a_late_joiner_is_served_by_its_peers_alone(tmp_path: pathlib.Path, netw
     assert {route["sender"] for route in routes} == {f"engine e{i} rank 0" for i in range(ENGINES)}
     assert moved["late"] > UPDATE
     for name in trainers:
-        assert moved[name] < NEWS + HEARTBEATS * seconds, moved
+        assert moved[name] < JOIN + HEARTBEATS * seconds, moved

@@ -144,7 +144,7 @@ def torch_tensors(rank: int, world: int, address: str) -> None:
         out = torch.zeros(world, 3, dtype=torch.bfloat16)
         group.all_gather(out, torch.full((3,), rank + 0.5, dtype=torch.bfloat16))
         assert out[:, 0].tolist() == [0.5, 1.5, 2.5]
-        # Moved, then gone: known anew, then forgotten.
+        # Moved, then gone: known again, then forgotten.
         mine[0].data = mine[0] + rank
         group.broadcast(mine, root=2)
         assert (mine[0] == 3.5).all()

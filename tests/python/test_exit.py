@@ -1,4 +1,4 @@
-"""The interpreter ends, as ever, while daemon threads are inside calls that wait."""
+"""The interpreter ends, as always, while daemon threads are inside calls that wait."""
 
 import subprocess
 import sys

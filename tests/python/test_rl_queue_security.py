@@ -215,7 +215,7 @@ SPANS = st.fixed_dictionaries(
         "extra": VALUES,
     },
 )
-NEWS = st.fixed_dictionaries(
+TELEMETRY = st.fixed_dictionaries(
     {},
     optional={
         "spans": st.lists(SPANS, max_size=2) | VALUES,
@@ -234,7 +234,7 @@ MESSAGES = st.fixed_dictionaries(
         "iteration": st.just(1) | VALUES,
         "number": st.just(0) | VALUES,
         "sequences": st.lists(VALUES, min_size=4, max_size=4) | VALUES,
-        "telemetry": NEWS | VALUES,
+        "telemetry": TELEMETRY | VALUES,
     },
 )
 

@@ -146,7 +146,7 @@ def test_every_shard_gets_its_version(controller, landing, dtype, transport):
 
 
 def test_moved_shards_sleep_and_a_late_engine(controller):
-    """Registered anew at other addresses; asleep and awake; then a source for an engine that joins late."""
+    """Registered again at other addresses; asleep and awake; then a source for an engine that joins late."""
     held, live = [Trainer(rank) for rank in range(2)], [Engine(rank) for rank in range(2)]
     with connected(controller, FAST) as (trainers, ranks):
         for trainer, tensors in zip(trainers, held, strict=True):

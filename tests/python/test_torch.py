@@ -356,7 +356,7 @@ def test_a_sleeping_engine_lets_its_memory_go(controller):
     alive = weakref.ref(array)
     live = {"w": torch.from_numpy(array)}
     del array
-    elsewhere = torch.zeros(64, 64)  # While the other lives, so that it cannot have its address.
+    elsewhere = torch.zeros(64, 64)  # While the other exists, so that it cannot have its address.
     with Loop(controller, source, live) as loop:
         loop.update()
         loop.engine.suspend(timeout=30)

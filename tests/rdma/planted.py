@@ -24,12 +24,12 @@ def sh(command: str) -> None:
 
 
 @contextlib.contextmanager
-def planted(plant: str, mend: str) -> Iterator[None]:
+def planted(plant: str, repair: str) -> Iterator[None]:
     sh(plant)
     try:
         yield
     finally:
-        sh(mend)
+        sh(repair)
 
 
 def report_of(

@@ -19,7 +19,7 @@ namespace weightcast::soak {
 /// The processes of one cluster, each started again as soon as it ends. Not thread safe.
 class Cluster {
  public:
-  /// With a network each process lives in a namespace of its own.
+  /// With a network each process runs in a namespace of its own.
   Cluster(int number, Setup setup, std::unique_ptr<Network> network);
   ~Cluster();  ///< Ends all.
   Cluster(const Cluster&) = delete;

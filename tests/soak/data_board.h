@@ -22,9 +22,9 @@ struct Resources {
 
 struct DataBoard {
   struct Role {
-    std::atomic<uint64_t> rounds{0};       ///< Over all lives.
+    std::atomic<uint64_t> rounds{0};       ///< Over all runs.
     std::atomic<uint64_t> connections{0};  ///< The same.
-    std::atomic<uint64_t> life_rounds{0};  ///< Of this life: `first` is of its fifth.
+    std::atomic<uint64_t> life_rounds{0};  ///< Of this run: `first` is of its fifth.
     Resources first;
     Resources last;
   };

@@ -18,7 +18,7 @@
 // Random faults in pairs of processes that write and read checked data all the time.
 //   soak_data [--faults N] [--pairs N] [--seconds N] [--seed N]
 // Ends with 0 if every promise held: what a transfer that ended well has written is there, nothing lands
-// after a fence, everything that begins ends, and who lives through its peers' deaths holds no more than
+// after a fence, everything that begins ends, and who outlasts its peers' deaths holds no more than
 // before.
 
 namespace weightcast::soak {
@@ -125,7 +125,7 @@ class Soak {
     const auto pair = MakePair(number);
     DataBoard& board = pair->board();
     const auto rounds = [&board] { return board.role[kTarget].rounds.load(); };
-    // One of each pair lives through all deaths of the other, so that what it does not give back adds up.
+    // One of each pair outlasts all deaths of the other, so that what it does not give back adds up.
     const size_t survivor = number % 4 < 2 ? kTarget : kSource;
     if (!pair->WaitUntil([&] { return rounds() > kRounds; }, 20)) return Fail(*pair, "it does not begin");
     while (const auto fault = Take(pair->network() != nullptr, random)) {

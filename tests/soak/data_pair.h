@@ -16,7 +16,7 @@ namespace weightcast::soak {
 /// A target and a source, each a process that is started again as soon as it ends. Not thread safe.
 class DataPair {
  public:
-  /// With a network each lives in a namespace of its own. `settings`: of both.
+  /// With a network each runs in a namespace of its own. `settings`: of both.
   DataPair(uint32_t number, bool shared, std::map<std::string, std::string> settings,
            std::unique_ptr<Network> network);
   ~DataPair();  ///< Ends both.

@@ -73,7 +73,7 @@ class Tormentor {
     watched_ = kFirstRank + random_() % 3;
     const bool at_first = stage == Stage::kStarting || stage == Stage::kPlanning;
     if (at_first) {
-      // A first blow, so that it (or, for the controller, somebody) begins anew.
+      // A first blow, so that it (or, for the controller, somebody) begins again.
       const size_t first = outcome_.victim == kController ? watched_ : outcome_.victim;
       const int starts = cluster_.starts(first);
       cluster_.Kill(first);

@@ -17,7 +17,7 @@
 namespace weightcast::test {
 
 /// What a random test has seen a machine do, as a state diagram (Mermaid). docs/states.md has these diagrams,
-/// and a test holds it to them: WC_WRITE_DOCS=1 writes them anew.
+/// and a test holds it to them: WC_WRITE_DOCS=1 writes them again.
 class Diagram {
  public:
   void Saw(std::string_view from, std::string_view to, std::string_view because) {
@@ -38,7 +38,7 @@ class Diagram {
     const std::string drawn = Draw();
     if (std::getenv("WC_WRITE_DOCS") == nullptr) {
       EXPECT_EQ(there, drawn) << "the machine does other things than " << file
-                              << " says; if it should, write the diagram anew with WC_WRITE_DOCS=1";
+                              << " says; if it should, write the diagram again with WC_WRITE_DOCS=1";
       return;
     }
     std::ofstream(file) << text.substr(0, first + begin.size()) << drawn << text.substr(last);

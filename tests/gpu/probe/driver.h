@@ -52,7 +52,7 @@ double Median(std::vector<double> values);
 double Quantile(std::vector<double> values, double part);
 
 /// A device with its primary context, a stream of high priority and the kernels of src/kernels. While a
-/// Current lives, calls of this thread go to the device.
+/// Current exists, calls of this thread go to the device.
 class Device {
  public:
   explicit Device(int ordinal);

@@ -130,7 +130,7 @@ class Flags {
     by_.Wait(load_stream_);
   }
 
-  /// Sees to it that a large copy is under way.
+  /// Ensures that a large copy is under way.
   void Load(CUdeviceptr target) {
     if (Driver().EventQuery(load_over_) != CUDA_SUCCESS) return;
     for (int i = 0; i < 4; ++i)

@@ -25,7 +25,7 @@ struct Outcome {
   uint64_t after = 0;        ///< Those after the exporter's end, or after it has freed.
   CUresult error = 0;        ///< Of the first read that failed.
   uint64_t differences = 0;  ///< Words of the last read that are not what was exported.
-  uint64_t reused = 0;       ///< The same once the exporter has allocated anew and written other bytes.
+  uint64_t reused = 0;       ///< The same once the exporter has allocated again and written other bytes.
   CUresult unmapped = 0;
   bool exporter_ended = false;  ///< While it freed.
 };
@@ -63,7 +63,7 @@ std::string Describe(const Outcome& outcome) {
   std::string text = std::to_string(outcome.after) + " reads after it";
   text += outcome.error == CUDA_SUCCESS ? "" : ", then " + Words(outcome.error);
   if (outcome.differences != 0) text += ", other bytes";
-  if (outcome.reused != 0) text += ", other bytes once the exporter had allocated anew";
+  if (outcome.reused != 0) text += ", other bytes once the exporter had allocated again";
   if (outcome.exporter_ended) text += ", the exporter ended as it freed";
   if (outcome.unmapped != CUDA_SUCCESS) text += ", unmapping: " + Words(outcome.unmapped);
   return text;

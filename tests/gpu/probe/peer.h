@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-/// Other processes of an experiment: the same program, started anew, so that each may use the driver.
+/// Other processes of an experiment: the same program, started again, so that each may use the driver.
 namespace probe {
 
 inline constexpr double kPatience = 15;         ///< Seconds for an answer.

@@ -152,7 +152,7 @@ TEST_F(CompareOneDevice, WithoutKernelsTheHostDigests) {
   EXPECT_GT(Counted("gpu.host_digests"), by_host);
 }
 
-/// Writes one byte of the engine's memory again and again while it lives.
+/// Writes one byte of the engine's memory again and again while it exists.
 class Planting {
  public:
   Planting(transport::DevicesInUse& devices, const Memory& memory)

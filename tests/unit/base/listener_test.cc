@@ -24,7 +24,7 @@ TEST(Listener, AForkedChildHoldsNoPort) {
   listener.reset();
   EXPECT_EQ(Connect(at, Clock::now() + FromSeconds(5)).status().code(), Code::kUnavailable)
       << "nobody listens once the parent does not";
-  EXPECT_TRUE(Listen(at, {}).ok()) << "the port is free while the child lives";
+  EXPECT_TRUE(Listen(at, {}).ok()) << "the port is free while the child runs";
   child.channel().Send("end");
   EXPECT_EQ(child.Wait(), 0);
 }

@@ -64,7 +64,7 @@ TEST_F(DeadlineRuleTest, OfACommandTheControlIsToBlame) {
 TEST_F(DeadlineRuleTest, TheTimeToGrantEndsWithALossOutsideAnUpdate) {
   rule.BeginGrants(group);
   rule.Lose(group);
-  EXPECT_TRUE(rule.IsGranting(group)) << "the update sees to it";
+  EXPECT_TRUE(rule.IsGranting(group)) << "the update handles the loss";
   takes_part = false;
   rule.Lose(group);
   EXPECT_FALSE(rule.IsGranting(group));

@@ -186,7 +186,7 @@ TEST(MachinePlan, ARegistrationSaysWhatTheRankServesNow) {
   sim.Settle();
   EXPECT_EQ(sim.processes[t].done.size(), 2U);
   EXPECT_EQ(sim.Served(a).number, 1);
-  // A trainer that registers anew does not hold it any more.
+  // A trainer that registers again does not hold it any more.
   sim.processes[t].SayRegister();
   sim.Settle();
   sim.JoinRank("b", 0, 1);

@@ -92,7 +92,7 @@ TEST(MachineParts, ASourceThatIsLostAfterTheFirstPartCostsTheEngine) {
   c.KillAndNotice(c.trainers[0]);
   c.processes[c.a1].deaf = false;
   c.Settle();
-  EXPECT_EQ(c.StateOf(c.a0), EngineState::kServing) << "it is filled anew, from its first part on";
+  EXPECT_EQ(c.StateOf(c.a0), EngineState::kServing) << "it is filled again, from its first part on";
   EXPECT_EQ(c.Served(c.a0), kFirst);
   const auto& done = c.LastDone(1);
   EXPECT_EQ(done.engines[0].engine, "a");

@@ -31,7 +31,7 @@ TEST(MachineRuns, RunsAndRestarts) {
   protocol::Hello same = sim.processes[t1].hello;
   sim.KillAndNotice(t1);
   sim.Join(same);
-  EXPECT_EQ(sim.state.runs.run.number, 2U) << "a process that was only taken for dead";
+  EXPECT_EQ(sim.state.runs.run.number, 2U) << "a process that was only declared dead";
 
   Simulator after_restart;
   protocol::Hello rank = RankHello("a", 0, 1);
@@ -273,7 +273,7 @@ TEST(MachineRuns, WhoeverIsToldOfARunIsReplacedOnlyByANewOne) {
   t0 = sim.JoinTrainer(0, 2);
   sim.Settle();
   ASSERT_EQ(sim.state.runs.run.number, 2U);
-  sim.KillAndNotice(t1);  // It had heard of run 2; what it published in it never came.
+  sim.KillAndNotice(t1);  // It knew of run 2; what it published in it never came.
   sim.JoinTrainer(1, 2);
   EXPECT_EQ(sim.state.runs.run.number, 3U);
 }
@@ -288,7 +288,7 @@ TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
   sim.KillAndNotice(t1);
   const SessionId again = sim.JoinTrainer(1, 2);
   ASSERT_EQ(sim.state.runs.run.number, 2U);
-  // The one that stayed has not heard of it as it publishes.
+  // The one that stayed does not know of it as it publishes.
   sim.Do(MessageReceived{t0, protocol::Published{.number = 1, .run = first}});
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());

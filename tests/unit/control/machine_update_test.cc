@@ -196,7 +196,7 @@ TEST(MachineUpdate, ALateEngineDoesNotHoldUpLaterVersions) {
     EXPECT_EQ(c.processes[c.trainers[0]].superseded, 1);
     EXPECT_EQ(c.processes[c.trainers[1]].superseded, 1);
     EXPECT_EQ(c.Served(c.engines["a"][0]).number, together ? 1 : 2);
-    EXPECT_EQ(c.timers.at(step), FromSeconds(7)) << "the late one has not the whole time anew";
+    EXPECT_EQ(c.timers.at(step), FromSeconds(7)) << "the late one has not the whole time again";
     c.Fire(TimerKind::kStep, c.GroupOf("late"));
     c.Settle();
     EXPECT_EQ(c.Served(c.engines["a"][0]).number, 2);
@@ -300,7 +300,7 @@ TEST(MachineUpdate, CancelIsHeardFromANewSessionToo) {
   c.processes[c.engines["a"][0]].grants = false;
   c.PublishAll(1, /*hold=*/true);
   c.Settle();
-  const SessionId again = c.Join(c.processes[c.trainers[1]].hello);  // Its stream broke; the process lives.
+  const SessionId again = c.Join(c.processes[c.trainers[1]].hello);  // Its stream broke; the process runs.
   c.Publish(again, 1, /*hold=*/true);
   c.processes[again].outbox.push_back(protocol::Cancel{.number = 1});
   c.Settle();

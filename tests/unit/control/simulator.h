@@ -95,7 +95,7 @@ class Simulator {
     for (auto& [session, process] : processes)
       if (IsTrainer(process) && Lives(process)) Publish(session, number, hold);
   }
-  /// A rank that is in no update, or has not granted, tells its tensors anew.
+  /// A rank that is in no update, or has not granted, tells its tensors again.
   void RegisterAnew(SessionId session) {
     Process& process = processes[session];
     process.asked = false;

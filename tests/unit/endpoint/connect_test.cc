@@ -479,7 +479,7 @@ TEST_F(ConnectTest, AForkedChildKeepsNoPort) {
   EXPECT_EQ(child.channel().Receive(), "begun") << "the child closes its ports as it begins";
   b.Destroy();
   EXPECT_EQ(weightcast::Connect(listener, Soon()).status().code(), Code::kUnavailable);
-  EXPECT_TRUE(Listen(listener, {}).ok()) << "while the child lives";
+  EXPECT_TRUE(Listen(listener, {}).ok()) << "while the child runs";
   child.channel().Send("end");
   EXPECT_EQ(child.Wait(), 0);
 }

@@ -48,7 +48,7 @@ TEST(Exporter, AnswersWhatPrometheusAsks) {
   EXPECT_THAT(Ask(address, "POST /metrics HTTP/1.1\r\n\r\n"),
               AllOf(StartsWith("HTTP/1.1 405"), HasSubstr("Allow: GET, HEAD")));
   EXPECT_THAT(Ask(address, std::string(20000, 'x')), StartsWith("HTTP/1.1 4")) << "no request is as long";
-  EXPECT_THAT(Ask(address, "GET /metrics HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200")) << "and it lives on";
+  EXPECT_THAT(Ask(address, "GET /metrics HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200")) << "and it goes on";
 }
 
 TEST(Exporter, AnswersBesideManyWhoSayNothing) {

@@ -14,7 +14,7 @@ bool Readable(const Poller& poller) {
   return poller.Wait(events, Duration(0)) > 0;
 }
 
-/// No descriptor can be made while this lives.
+/// No descriptor can be made while this exists.
 class NoMoreDescriptors {
  public:
   NoMoreDescriptors() {

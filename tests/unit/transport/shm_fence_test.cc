@@ -33,7 +33,7 @@ struct Shared {
   std::array<char, kBytes> memory{};
 };
 
-/// Writes under whatever grant it last heard of, until told to stop.
+/// Writes under whatever grant it last received, until told to stop.
 void WriteForEver(Shared& shared, const Word& heard) {
   WriterFence fence(shared.busy);
   for (int round = 1; shared.stop.load() == 0; ++round) {

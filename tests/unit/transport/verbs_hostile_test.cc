@@ -41,7 +41,7 @@ TEST_F(VerbsHostileTest, AnImmediateThatStandsForNothingEndsItsLane) {
   peer.SendImmediate(1, 1U << 31);
   EXPECT_TRUE(LaneGoes(0));
   EXPECT_EQ(side.lanes_down[0].reason.code(), Code::kProtocol);
-  EXPECT_FALSE(side.down.contains(kLink)) << "the other lane lives";
+  EXPECT_FALSE(side.down.contains(kLink)) << "the other lane is up";
   peer.SendImmediate(2, Encode(Immediate{.lease = 0, .transfer = 3}));
   EXPECT_TRUE(peer.Until([&] { return side.signals.size() == 1; }));
 }

@@ -41,7 +41,7 @@ TEST(InferenceRetry, TheCallWaitsOnForTheNextAttempt) {
       EXPECT_EQ(rank.Sent<protocol::Aborted>()->lost, landing == Landing::kInPlace);
       EXPECT_FALSE(rank.Action<AnswerCall>());
       rank.Do(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
-      EXPECT_FALSE(rank.Action<AnswerCall>()) << "the loss is what the next attempt mends";
+      EXPECT_FALSE(rank.Action<AnswerCall>()) << "the next attempt repairs the loss";
       rank.Do(PlanArrived{2});
       EXPECT_TRUE(rank.actions.empty());
       rank.Do(PlanReady{2});

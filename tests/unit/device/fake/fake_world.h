@@ -35,7 +35,7 @@ inline bool Readable(int fd) {
   return poll(&entry, 1, 0) == 1;
 }
 
-/// While it lives, this thread has no context and would spoil a capture, as one that never used CUDA: the
+/// While it exists, this thread has no context and would spoil a capture, as one that never used CUDA: the
 /// fake ends the program where a call relies on its caller's context.
 class NoContext {
  public:

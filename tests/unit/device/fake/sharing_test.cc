@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SharedOnFake,
                                            Kind{"fabric", kFabricType, Exportable::kFabric, 3}),
                          [](const auto& each) { return each.param.name; });
 
-/// An allocation of cuMemAlloc in another process, for as long as it lives.
+/// An allocation of cuMemAlloc in another process, for as long as it runs.
 struct LegacyOwner {
   LegacyOwner(const Folder& folder, size_t length)
       : child([config = folder.Config(), length](const Wire& wire) {
