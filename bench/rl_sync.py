@@ -183,7 +183,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     print(f"{options.trainers} trainers, {options.engines} engines, {options.rounds} rounds, load {load:.1f}")
     if load > 0.5:
-        print("Something else runs: these figures are no measure of anybody.", flush=True)
+        print("Something else runs: these figures are not reliable.", flush=True)
     seconds, counted = measure(options)
     rows = rows_of(seconds)
     print("| way | seconds | times the fastest of gloo |\n|---|---|---|")

@@ -30,7 +30,7 @@ Status Check(const transport::TransportFactory& factory, const Settings& setting
   // It waits for a port to come up, but nothing can use it now.
   if (factory.name == "verbs" &&
       std::ranges::none_of(hardware.ports, &std::string::empty, &RdmaPort::refused))
-    return {Code::kUnavailable, "no RDMA port can be used now; each NIC's line says why: mend one of these"};
+    return {Code::kUnavailable, "no RDMA port can be used now; each NIC's line says why; fix one of them"};
   return Status::Ok();
 }
 

@@ -128,7 +128,7 @@ class Options:
     )
     inflight: Literal["finish", "keep"] = _option(
         "finish",
-        "sequences under way when a version arrives: finished first, or kept and gone on with",
+        "sequences under way when a version arrives: finished first, or kept and continued",
     )
     item_prompts: int = _option(0, "prompts generated together; 0: chosen", _AT_LEAST_0)
 

@@ -87,7 +87,7 @@ class CastPublisher(Publisher):
         try:
             engines = [one for one in self._trainer.engines() if one.incarnation]
         except Error as error:
-            return f"no word of the engines ({error})"
+            return f"the engines' states are unknown ({error})"
         without = [one for one in engines if one.version.number != self._version]
         states = "".join(f"; {one.name} is {one.state}" for one in without[:_NAMED])
         more = f"; {len(without) - _NAMED} more are not" if len(without) > _NAMED else ""

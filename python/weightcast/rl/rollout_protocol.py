@@ -116,7 +116,7 @@ class Inbox:
 def number_of(message: dict[str, Any], name: str) -> int:
     value = message.get(name)
     if type(value) is not int or not -(1 << 62) < value < 1 << 62:
-        raise other_release(f"it sent a message of type '{message['type']}' without a whole number '{name}'")
+        raise other_release(f"it sent a message of type '{message['type']}' without an integer '{name}'")
     return value
 
 
