@@ -3,8 +3,8 @@
 
 Each run is two fresh processes pinned to one core each. Runs of all contenders take turns, so that what
 else happens on the machine meets them alike. A ratio is speed by speed, weightcast's first, of two runs of
-the same turn: the median over all turns, in brackets the least and the greatest. The source writes its
-bytes anew before each timed write and the target reads them afterwards; a peer that cannot do so (it says
+the same turn: the median over all turns, in brackets the least and the greatest. The source writes new
+bytes before each timed write and the target reads them afterwards; a peer that cannot do so (it says
 "same bytes") is compared with weightcast doing as it does. Peers are installed below build/peers; one that
 cannot be is left out, with the reason. Nothing else should run meanwhile.
 """
@@ -215,7 +215,7 @@ def main() -> None:
         flush=True,
     )
     if load > 0.5:
-        print("Something else runs: these figures are no measure of anybody.", flush=True)
+        print("Something else runs: these figures are not reliable.", flush=True)
     peers = install([name for name in arguments.peers.split(",") if name], ROOT / "build" / "peers")
     ours = Weightcast(arguments.binary, arguments.seconds, arguments.cores)
     print("| path | size | who | speed | weightcast by it |")

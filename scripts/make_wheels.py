@@ -37,7 +37,7 @@ def run(*command: object, **environment: str) -> None:
 
 
 def environment_of(name: str, python: str, requirements: list[str]) -> pathlib.Path:
-    """A virtual environment below build/wheel with exactly these packages; made anew when they change."""
+    """A virtual environment below build/wheel with exactly these packages; made again when they change."""
     folder = WORK / name
     stamp, wanted = folder / ".installed", " ".join([python, *requirements])
     if not stamp.exists() or stamp.read_text() != wanted:

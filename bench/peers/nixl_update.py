@@ -2,7 +2,7 @@
 targets' copies of a model together, tensor by tensor. Runs inside NIXL's environment.
 
 Each of the four is a process. Half of each target's bytes come from each source. Before each round the
-sources write their bytes anew, after it the targets read them once, both untimed.
+sources write new bytes, after it the targets read them once, both untimed.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def finish(results: Any, seconds: Any, processes: list[Any]) -> None:
     json.dump({"seconds": seconds}, results)
     results.flush()
     for process in processes:
-        process.kill()  # Ending such engines politely may hang.
+        process.kill()  # A graceful end of such engines may hang.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
 """Measures an engine for Python between two processes, as `weightcast bench p2p` measures its own.
 
 Runs inside the engine's environment, which has numpy and nothing of ours: the source process starts the
-target as a process of its own. Before each timed round the source writes its bytes anew, after it the
+target as a process of its own. Before each timed round the source writes new bytes, after it the
 target reads them once; small transfers share a round, each with a place of its own; one untimed transfer
 wakes both sides.
 """
@@ -175,6 +175,6 @@ def main(engine_type: type[Engine]) -> None:
             json.dump({"results": found}, results)
             results.flush()
         finally:
-            # Ending such engines politely may hang.
+            # A graceful end of such engines may hang.
             target.kill()
     os._exit(0)

@@ -47,7 +47,7 @@ Result<BasicSlice<side>> BasicSlice<side>::Slice(uint64_t offset, uint64_t lengt
 }
 
 /// Registered memory. Move-only; the destructor deregisters and waits, bounded by the lease, until no
-/// peer can touch it. Registering pieces of one allocation shares one registration: it lives until the
+/// peer can touch it. Registering pieces of one allocation shares one registration: it is kept until the
 /// last region in it is closed. Thread safe.
 class Region {
  public:

@@ -104,7 +104,7 @@ class [[nodiscard]] Result {
   }
   Status status_;
   union {
-    T value_;  ///< Lives while status_ is ok; a status that is moved from keeps its code.
+    T value_;  ///< Exists while status_ is ok; a status that is moved from keeps its code.
   };
 };
 

@@ -202,7 +202,7 @@ class Inference {
   virtual Status Abort() = 0;
 
   /// Suspends the engine: when this returns no peer can write or read the registered memory, none of it is
-  /// registered any more, and it may be freed, moved or mapped anew. An update under way goes on without
+  /// registered any more, and it may be freed, moved or mapped again. An update under way goes on without
   /// this engine. kFenced: a stopped peer might still write; free nothing and call again. Not between Begin
   /// and Finish.
   virtual Status Suspend(TimePoint deadline) = 0;

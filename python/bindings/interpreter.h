@@ -9,7 +9,7 @@
 // GIL by unwinding its stack; through frames of C++ that is std::terminate. So no thread may want the GIL
 // then while it has our frames: an atexit hook says that the end has come, and from then on a thread that
 // would take the GIL stands still for ever instead. It is a daemon thread, and the process is about to end.
-// The thread that ends the interpreter goes on as ever.
+// The thread that ends the interpreter goes on unchanged.
 namespace weightcast::bindings {
 
 namespace nb = nanobind;

@@ -35,7 +35,7 @@ void BindMemory(nb::module_& module) {
           const GilRelease release;
           return Allocate(bytes);
         }());
-        // The array owns one handle: the memory lives as long as any view of it.
+        // The array owns one handle: the memory exists as long as any view of it.
         auto* handle = new std::shared_ptr<SharedBuffer>(buffer);
         const nb::capsule owner(handle, [](void* pointer) noexcept {
           delete static_cast<std::shared_ptr<SharedBuffer>*>(pointer);

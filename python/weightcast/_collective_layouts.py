@@ -149,7 +149,7 @@ def _dtype_of(tensor: Any) -> str:
 
 
 def _owner_of(tensor: Any, place: int) -> Any:
-    """What lives as long as the memory does: a tensor's storage, the array that a view is a view of."""
+    """What exists as long as the memory does: a tensor's storage, the array that a view is a view of."""
     if not isinstance(tensor, np.ndarray):
         storage = getattr(tensor, "untyped_storage", None)
         return storage() if storage is not None else _weakly(tensor, place)

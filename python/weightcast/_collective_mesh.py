@@ -165,7 +165,7 @@ class Mesh:
                 link.connection.notify(text, 0)
 
     def _heard(self, rank: int, link: Link, text: bytes) -> list[Any] | None:
-        """Sees to what is the mesh's own; gives the rest."""
+        """Handles the mesh's own messages; returns the others."""
         try:
             message = json.loads(text)
             match message:

@@ -385,7 +385,7 @@ class Endpoint:
 
     @told(b"")
     def advertise_ipc(self, conn_id: int, ptr: int, size: int) -> Any:
-        """(ok, info). The memory stays registered as long as the endpoint lives."""
+        """(ok, info). The memory stays registered as long as the endpoint exists."""
         del conn_id
         return self._engine.advertise(0, ptr, size)
 

@@ -282,7 +282,7 @@ class Trainer(_Closing):
         256 bytes. That of trainer 0 counts.
 
         Tensors that lie elsewhere than when they were registered are registered again first, which plans
-        anew (looking takes 0.3 ms for 300 tensors). `Unavailable`: they moved while the bytes of an
+        again (looking takes 0.3 ms for 300 tensors). `Unavailable`: they moved while the bytes of an
         earlier version were still wanted. With one trainer they may also have got other dtypes, shapes or
         names; with several, which would have to say so at one moment, that is `InvalidArgument`.
         """

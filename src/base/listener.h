@@ -7,7 +7,7 @@
 namespace weightcast {
 
 /// A listening socket that is this process' alone. A child that is forked without exec lets go of it at once:
-/// otherwise the port would stay taken while the child lives, and peers would connect to nobody.
+/// otherwise the port would stay taken while the child runs, and peers would connect to nobody.
 class Listener {
  public:
   Listener() = default;

@@ -16,7 +16,7 @@
 
 namespace weightcast {
 
-/// One part of what StrCat joins. It only refers to a text, so it lives no longer than the call.
+/// One part of what StrCat joins. It only refers to a text, so it is valid only during the call.
 /// Not a template: StrCat stands in every message, and one function for all of them keeps the binary small.
 class StrPart {
  public:

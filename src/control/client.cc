@@ -250,7 +250,7 @@ class Client final : public ControlClient {
           Error(Code::kUnavailable, "the controller at ", settings_.controller, " is older (term ",
                 welcome.term.number, ") than one that this worker has followed (term ", term_.number,
                 "); end the older controller");
-      // What was told before was why the newer one is gone; that it found this one is news, once.
+      // What was told before was why the newer one is gone; that it found this one is reported once.
       if (search_.reason() != older) reporter_.Report(LinkState::kBroken, older);
       return FailAttempt(older);
     }

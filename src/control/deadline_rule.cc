@@ -67,7 +67,7 @@ void DeadlineRule::End(GroupId engine) {
   out_.Disarm(TimerKind::kStep, engine);
 }
 
-/// An engine that was late for one update does not get the whole time anew for the next.
+/// An engine that was late for one update does not get the whole time again for the next.
 void DeadlineRule::BeginGrants(GroupId engine) {
   const bool late = IsGranting(engine);
   state_.overdue.Edit(engine) = late;

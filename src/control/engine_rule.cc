@@ -254,7 +254,7 @@ void EngineRule::DropLate() {
     if (!IsLate(target)) continue;
     rules_.ranks->Abort(target.group, Status::Ok());
     const bool granting = target.step == EngineStep::kGranting;
-    // An engine that has not granted does not get the whole time anew.
+    // An engine that has not granted does not get the whole time again.
     if (!granting || !rules_.deadlines->IsGranting(target.group)) rules_.deadlines->End(target.group);
     SetStep(target, EngineStep::kOut);
     target.late = true;
@@ -265,7 +265,7 @@ void EngineRule::DropLate() {
   }
 }
 
-/// An engine that is late does not get the whole time anew.
+/// An engine that is late does not get the whole time again.
 void EngineRule::Withdraw() {
   for (const Target& target : state_.targets) {
     if (target.step != EngineStep::kOut) rules_.ranks->Abort(target.group, Status::Ok());

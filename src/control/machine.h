@@ -17,7 +17,7 @@
 namespace weightcast::control {
 
 /// One step of the controller's machine. Gives an event to the rule that it is for, then lets every rule, in
-/// a fixed order, do what has become possible or hopeless. Lives for one event.
+/// a fixed order, do what has become possible or hopeless. Exists for one event.
 class Machine {
  public:
   Machine(const MachineConfig& config, MachineState& state, Actions& actions);

@@ -46,7 +46,7 @@ struct Worker {
   protocol::Landing landing = protocol::Landing::kInPlace;
   protocol::EngineState state = protocol::EngineState::kJoining;
   Version version;                            ///< Last served; `state` tells whether it still is.
-  std::optional<protocol::UpdateId> fencing;  ///< Aborted, but not yet answered: not to be granted anew.
+  std::optional<protocol::UpdateId> fencing;  ///< Aborted, but not yet answered: not to be granted again.
   std::optional<protocol::UpdateId>
       told;  ///< Serve has gone out for it, to `told_version`; not yet answered.
   Version told_version;

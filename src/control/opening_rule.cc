@@ -10,7 +10,7 @@
 namespace weightcast::control {
 namespace {
 
-/// Updates to one version that may fail in one engine before it has to join anew.
+/// Updates to one version that may fail in one engine before it has to join again.
 constexpr uint8_t kMaxTries = 3;
 
 }  // namespace

@@ -28,7 +28,7 @@ class Outbox {
   void Log(LogLevel level, const Parts&... parts) {
     LogAndCount({}, level, parts...);
   }
-  /// `counter`: a string that lives for ever, as in docs/operations.md.
+  /// `counter`: a string that stays valid for ever, as in docs/operations.md.
   template <typename... Parts>
   void LogAndCount(std::string_view counter, LogLevel level, const Parts&... parts) {
     actions_.push_back(Note{level, StrCat(parts...), counter});

@@ -20,7 +20,7 @@ namespace weightcast::control {
 /// One update, as it ended.
 struct UpdateRecord {
   uint64_t number = 0;  ///< Rising, from 1; given by PageState.
-  uint64_t change = 0;  ///< Likewise, and given anew with each verdict.
+  uint64_t change = 0;  ///< Likewise, and a new one with each verdict.
   std::string model;
   int64_t ended = 0;  ///< By this host's calendar, milliseconds since 1970.
   protocol::Done done;

@@ -36,7 +36,7 @@ class PublicationRule final : public Publications, private Rule {
   void AnswerWithdrawn(const Worker& trainer, int64_t number);
   /// A trainer that publishes the number late gets this answer.
   void NoteWithdrawn(int64_t number, const Status& reason);
-  /// Answers every publication that waits with this reason. `for_good`: its bytes are not to be had any more.
+  /// Answers every publication that waits with this reason. `for_good`: its bytes are not available any more.
   void FailWaiting(const Status& reason, bool for_good);
   void FailPassed();
   /// Trainers that offer this number, by session.

@@ -13,7 +13,7 @@ namespace weightcast::control {
 struct Receiver {
   SessionId session = 0;
   GroupId group = 0;
-  uint32_t rank = 0;  ///< Kept here: the worker may have left politely before the update is over.
+  uint32_t rank = 0;  ///< Kept here: the worker may have left gracefully before the update is over.
   uint32_t destination = 0;
   protocol::UpdateId id = {};  ///< Of the attempt that fills it; none yet if its sequence is 0.
   RankStep step = RankStep::kAsked;

@@ -84,7 +84,7 @@ void RepairRule::LoseSource(const Worker& lost, const Status& reason, std::optio
   } else if (!Contains(state_.avoided, lost.session)) {
     state_.avoided.push_back(lost.session);
   }
-  // One plan at a time: engines that lack bytes are planned anew with them.
+  // One plan at a time: engines that lack bytes are planned again with them.
   if (rules_.engines->counts().Before(EngineStep::kReady) == 0) return;
   state_.loss = reason;
   state_.holders = Holders::kTrainersLeft;

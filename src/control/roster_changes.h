@@ -41,7 +41,7 @@ void SetHolds(Roster& roster, const Worker& rank, const Version& version);
 void SetTold(Roster& roster, const Worker& rank, const protocol::UpdateId& update, const Version& version);
 /// It says that it does.
 void SetServing(Roster& roster, const Worker& rank);
-/// It is told to abort, and not to be granted anew before it has fenced.
+/// It is told to abort, and not to be granted again before it has fenced.
 void BeginFence(Roster& roster, const Worker& rank, const protocol::UpdateId& update);
 void EndFence(Roster& roster, const Worker& rank);
 /// What is left after an abort.

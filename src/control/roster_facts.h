@@ -50,7 +50,7 @@ template <typename Is>
 [[nodiscard]] bool TakesBack(const Worker& rank, const Version& version);
 [[nodiscard]] protocol::EngineState EngineStateOf(const Group& group);
 
-/// Of an update to the engine. Its ranks have the same number of parts: the plan job sees to it.
+/// Of an update to the engine. Its ranks have the same number of parts: the plan job ensures it.
 [[nodiscard]] bool IsLastPart(const Roster& roster, GroupId engine, uint32_t part);
 
 /// What all trainers offer once all are here; -1: nothing, or not the same.

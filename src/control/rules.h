@@ -141,7 +141,7 @@ struct Context {
   Repair* repair = nullptr;
 };
 
-/// Lives for one event.
+/// Exists for one event.
 class Rule {
  protected:
   explicit Rule(const Context& context)

@@ -141,7 +141,7 @@ void UpdateRecorder::Sent(SessionId to, const protocol::ControllerMessage& messa
   }
 }
 
-/// Spans tell of an update that may be over. It is explained anew when somebody asks: not once for each
+/// Spans tell of an update that may be over. It is explained again when somebody asks: not once for each
 /// worker.
 void UpdateRecorder::Take(SessionId from, const protocol::Spans& spans, const MachineState& state) {
   const std::string name = protocol::ToString(WorkerNameOf(state, from));

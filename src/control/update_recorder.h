@@ -42,7 +42,7 @@ class UpdateRecorder {
   [[nodiscard]] bool awaited() const { return awaited_; }
   /// Explains first what spans have come for since the last call.
   const Explanations& history();
-  /// What has been explained, or explained anew, since the last call.
+  /// What has been explained, or explained again, since the last call.
   Explanations TakeChanged();
 
  private:

@@ -178,7 +178,7 @@ void UpdateRule::SourceBroken(const Worker& worker, const protocol::UpdateId& fa
   if (update.id == failed || earlier) Abort(reason, EngineStep::kHalting);
 }
 
-// --- It gives way ---------------------------------------------------------------------------------------
+// --- It yields ------------------------------------------------------------------------------------------
 
 bool UpdateRule::IsSomethingNewer() const {
   const Version offered = protocol::VersionOf(rules_.runs->run(), CommonOffer(roster_));
@@ -272,7 +272,7 @@ bool UpdateRule::NoteEnds(const std::vector<EngineEnd>& ends, const Version& ver
     any_committed = any_committed || end.committed;
     rules_.opening->NoteEnd(end, version);
     if (!end.committed && !end.late)
-      rules_.planning->MarkStale();  // The next epoch makes anew the connections that broke.
+      rules_.planning->MarkStale();  // The next epoch makes the broken connections again.
   }
   return any_committed;
 }

@@ -50,7 +50,7 @@ class Updates {
   virtual void Abort(const Status& reason, EngineStep last = EngineStep::kReady) = 0;
   /// A worker is gone; the roster has forgotten it.
   virtual void Lose(const Worker& worker, const Status& reason) = 0;
-  /// A rank registered anew, or sleeps. If it had not granted, it was asked for its old tensors: the update
+  /// A rank registered again, or sleeps. If it had not granted, it was asked for its old tensors: the update
   /// begins again.
   virtual void BeginAgain(const Worker& rank, std::string_view what) = 0;
   /// A version that some engine serves already commits in each engine by itself.
@@ -84,7 +84,7 @@ class Engines {
   virtual void RanksCame(GroupId group, RankStep step) = 0;
   /// What its EngineControl was asked for is done.
   virtual void CommandDone(GroupId group) = 0;
-  /// It is not to be had: the engine is out if it was waited for.
+  /// It is not available: the engine is out if it was waited for.
   virtual void CommandFailed(GroupId group, const Status& reason) = 0;
   /// `who` is the rank that is to blame, nullptr when that is no rank of this engine.
   virtual void Out(GroupId group, const Status& reason, const Worker* who = nullptr,

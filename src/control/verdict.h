@@ -21,7 +21,7 @@ struct Verdict {
   double usual = kNever;  ///< What this cause took in the median of earlier updates.
   size_t history = 0;     ///< Updates that it was compared with.
   std::string text;       ///< One sentence.
-  std::string remedy;     ///< What would mend it.
+  std::string remedy;     ///< What would fix it.
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 

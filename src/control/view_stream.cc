@@ -47,7 +47,7 @@ class ObserverStream final : public ViewStream {
     return answer;
   }
 
-  /// The next message of this kind; views from before a question are passed over.
+  /// The next message of this kind; views from before a question are skipped.
   template <typename T>
   Result<T> NextOf(TimePoint deadline) {
     while (end_.ok()) {

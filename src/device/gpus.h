@@ -48,7 +48,7 @@ class Context {
   const uint32_t forks_;
 };
 
-/// While it lives, calls of this thread go to `context`, and do not disturb a stream that another thread
+/// While it exists, calls of this thread go to `context`, and do not disturb a stream that another thread
 /// captures. Costs 0.2 us. Ask status() first: kInternal after fork() or where the driver refuses.
 class ContextScope {
  public:

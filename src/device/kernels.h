@@ -48,7 +48,7 @@ class Kernels {
   /// `sums` are as many. Errors as above; `sums` are then of no use.
   Status Digest(std::span<const kernels::DigestParameters> boxes, std::span<kernels::DigestSums> sums);
   /// For launches in streams of the caller's, whose thread is in the device's context. `name`: in the PTX
-  /// text; not copied. Usable as long as this lives.
+  /// text; not copied. Usable as long as this exists.
   Result<drivers::CUfunction> FunctionOf(const char* name);
 
   [[nodiscard]] const std::shared_ptr<const Context>& context() const { return context_; }

@@ -10,7 +10,7 @@
 
 namespace weightcast::device {
 
-/// Host memory of somebody else's that copy engines reach for as long as this lives: a ring in shared memory.
+/// Host memory of somebody else's that copy engines reach for while this exists: a ring in shared memory.
 /// Let go from any thread; the worker unpins it, and a task left with the worker after that finds it
 /// unpinned.
 class PinnedRange {

@@ -37,7 +37,7 @@ class Trials {
 
   using Cell = std::shared_ptr<const TrialCell>;
   /// A cell of this device with a new pattern. Its last holder leaves it to wc-device, which frees it or
-  /// fills it anew for the next; no peer may have it mapped then. kExhausted where the device has no room.
+  /// fills it again for the next; no peer may have it mapped then. kExhausted where the device has no room.
   void MakeCell(std::function<void(Result<Cell>)> done);
   /// This device reads the pattern of a peer's cell and writes another one there, which it reads back. Ok:
   /// all is as it must be. kCorrupt: something else came. Other errors are the driver's.

@@ -151,7 +151,7 @@ struct WidestSums {
   /// `last`: which lanes of the last step there are.
   WC_AVX512 __attribute__((always_inline)) void AddGroup(const std::byte* data, const int16_t* table,
                                                          size_t steps, __mmask32 last) {
-    // Every second vector of factors serves the next step, too. Volatile: gcc would load each factor anew,
+    // Every second vector of factors serves the next step, too. Volatile: gcc would load each factor again,
     // and fetch from memory in bursts.
     __m512i group[kDots];
     __m512i factors[kDots];

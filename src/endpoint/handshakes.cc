@@ -186,7 +186,7 @@ void Handshakes::React(Attempt& attempt) {
   }
 }
 
-/// The peer has proven itself. If both sides have begun, the lower incarnation's connection lives.
+/// The peer has proven itself. If both sides have begun, the lower incarnation's connection is kept.
 void Handshakes::Decide(Attempt& attempt) {
   const Incarnation peer = attempt.machine.peer()->identity.incarnation;
   if (attempt.role == Role::kResponder) {

@@ -16,7 +16,7 @@
 namespace weightcast::endpoint {
 
 /// The handshakes that are under way: those that peers begin at our listener and those that our callers
-/// begin. Decides which connection lives when both begin at once (docs/wire.md). Belongs to the holder of
+/// begin. Decides which connection is kept when both begin at once (docs/wire.md). Belongs to the holder of
 /// progress.
 class Handshakes {
  public:

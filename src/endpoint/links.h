@@ -95,7 +95,7 @@ class Links final : public Work {
   std::array<transport::Event, 128> events_;
   std::unordered_map<transport::LinkId, Link> links_;
   uint32_t last_link_ = 0;
-  size_t cheap_links_ = 0;  ///< Of transports that do not arm dearly.
+  size_t cheap_links_ = 0;  ///< Of transports that are cheap to arm.
   std::vector<ConnectionState> pumping_;
 };
 

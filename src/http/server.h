@@ -40,7 +40,7 @@ struct Response {
 Response PlainResponse(unsigned status, std::string_view line);
 
 /// One client's stream of server-sent events. It has no queue: it tells what comes next when the bytes before
-/// are out, so a slow client skips what is no longer new. Lives and runs on the server's thread.
+/// are out, so a slow client skips what is no longer new. Exists and runs on the server's thread.
 class Feed {
  public:
   virtual ~Feed() = default;

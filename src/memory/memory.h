@@ -15,7 +15,7 @@ namespace weightcast {
 using DeviceUuid = std::array<std::byte, 16>;
 
 /// The allocation that some memory lies in. `identity` is never used again: memory freed and
-/// allocated anew at the same address is new memory.
+/// allocated again at the same address is new memory.
 struct Allocation {
   std::byte* base = nullptr;
   size_t length = 0;

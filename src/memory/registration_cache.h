@@ -20,7 +20,7 @@ namespace weightcast {
 DescribedMemory DescribeHostMemory(std::span<std::byte> bytes, const std::optional<SharedRange>& shared);
 
 /// Registrations of one owner, each made once and shared by all who ask for bytes inside it with the same
-/// access. An entry lives only as long as someone holds it: memory that was freed and allocated again at
+/// access. An entry exists only as long as someone holds it: memory that was freed and allocated again at
 /// the same address is never found, because its former holders were bound to let go first. Memory
 /// from Allocate is registered whole and kept alive by its entry.
 ///

@@ -134,7 +134,7 @@ void Operations::OnStreamOver(uint64_t waits_as, const Status& outcome) {
   if (!Sends(*operation) || operation->grant.id != 0) Launch(operation);
 }
 
-/// To a channel that lives, if its memory has not been deregistered meanwhile.
+/// To a channel that is open, if its memory has not been deregistered meanwhile.
 Status Operations::Attach(Operation& operation, uint64_t channel) {
   auto usable = s_.Usable(channel);
   Status wrong = usable.ok() ? memories_.StillRegistered(operation) : usable.status();
@@ -381,7 +381,7 @@ bool Operations::IsOver(Operation& operation) {
     Finish(operation, {Code::kTimedOut, StillThere(*operation.channel->peer)});
   if (!operation.ended) return false;
   if (!operation.transfer || operation.transfer->fenced()) return true;
-  // A peer that lives gives back what it has; one that is lost and stopped may not.
+  // A peer that runs gives back what it has; one that is lost and stopped may not.
   if (!late || operation.channel->peer->lost.ok()) return false;
   operation.outcome = {Code::kTimedOut, StillThere(*operation.channel->peer)};
   return true;

@@ -36,7 +36,7 @@ class Operations {
   void Cancel(const OperationPtr& operation, const Status& reason);
   void Retire(Operation& operation);
   bool IsOver(Operation& operation);
-  /// No stream is heard of any more. Without the mutex.
+  /// Nothing is received from any stream any more. Without the mutex.
   void ForgetStreams();
 
  private:

@@ -119,7 +119,7 @@ struct Channel {
 };
 using ChannelPtr = std::shared_ptr<Channel>;
 
-/// Another engine, as long as the connection to it lives.
+/// Another engine, as long as the connection to it exists.
 struct Peer {
   explicit Peer(Connection to) : connection(std::move(to)) {}
 

@@ -23,7 +23,7 @@ struct HostReport {
   int64_t mtu = kUnknown;        ///< Of the interface, in bytes.
   int64_t mbit = kUnknown;       ///< Its speed in Mbit/s; kUnknown also where a virtual one names a speed.
   std::string rdma = {};         ///< Why it has no RDMA, such as kNoRdmaDevice; empty: a port is active.
-  std::string rdma_remedy = {};  ///< The command that mends it; empty: nothing is broken.
+  std::string rdma_remedy = {};  ///< The command that repairs it; empty: nothing is broken.
   double unix_seconds = 0;       ///< Its clock.
 };
 

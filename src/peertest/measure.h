@@ -31,7 +31,7 @@ class Measurement {
 
   /// Everything but WhileLoaded. `ports`: also try them one by one; null: not.
   void Run(Ports* ports);
-  /// Runs `work` while both directions are busy with packets of this class, on a connection made anew.
+  /// Runs `work` while both directions are busy with packets of this class, on a new connection.
   /// Returns why they were not, or nothing.
   std::string WhileLoaded(uint8_t traffic_class, const std::function<void()>& work);
   /// Both sides let go of the connection.

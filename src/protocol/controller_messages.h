@@ -68,7 +68,7 @@ constexpr auto Fields(Is<GrantRequest> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("version", m.version), F("part", m.part, kPart));
 }
 
-/// Leave to write to one destination.
+/// Permission to write to one destination.
 struct DestinationGrant {
   uint32_t destination = 0;  ///< Its number in the table.
   uint32_t slot = 0;

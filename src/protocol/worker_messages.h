@@ -274,7 +274,7 @@ struct Cancel {
 constexpr auto Fields(Is<Cancel> auto& m, auto&& visit) { return visit(F("number", m.number)); }
 struct Heartbeat {};
 
-/// Polite end.
+/// Graceful end.
 struct Leave {};
 
 constexpr SpanKind LastOf(SpanKind) { return SpanKind::kWrite; }

@@ -19,7 +19,7 @@ namespace weightcast::stream {
 class ClientStream {
  public:
   struct Target {
-    std::string address;  ///< "host:port"; the name is resolved anew.
+    std::string address;  ///< "host:port"; the name is resolved again.
     uint32_t version = 0;
     RoleToken token;
     Purpose purpose = Purpose::kControl;  ///< Or kObserve.

@@ -13,7 +13,7 @@ namespace weightcast::stream {
 
 inline constexpr size_t kKeyBytes = 32;
 
-/// A context of our own: it has read no openssl.cnf, and lives as long as the process. The first call
+/// A context of our own: it has read no openssl.cnf, and exists as long as the process. The first call
 /// also says that OpenSSL registers nothing at exit, where threads may still use it.
 OSSL_LIB_CTX* Library();
 

@@ -44,7 +44,7 @@ class Timing {
   std::atomic<int64_t> total_{0};
 };
 
-/// Times its own life.
+/// Times from its construction to its destruction.
 class Span {
  public:
   explicit Span(Timing& timing) : timing_(timing) {}
@@ -74,7 +74,7 @@ struct Metric {
   std::string part = {};  ///< "bucket", "sum" or "count" of a histogram.
 };
 
-/// Tells at each snapshot how things stand then, for as long as it lives; its destructor waits for a snapshot
+/// Tells at each snapshot how things stand then, while it exists; its destructor waits for a snapshot
 /// under way. `collect` is called from the thread that takes the snapshot and must not wait for long.
 class Collector {
  public:

@@ -15,7 +15,7 @@
 namespace weightcast::transport {
 
 /// The names of regions that a transport has given out: ids of its own ones, numbers of a peer's. What any
-/// thread asks for is answered from here, before the holder of progress has heard of it. Not thread safe:
+/// thread asks for is answered from here, before the holder of progress has received it. Not thread safe:
 /// guarded by the mutex of the commands that follow.
 class RegionNames {
  public:

@@ -62,7 +62,7 @@ void InferenceLoop::OnEnded(const Status& status) {
   peer_source_.Dispatch(SessionEnded{});
   Dispatch(SessionEnded{status});
   output_.Change([&](auto& output) { output.ended = status; });
-  // A call that must not end while a stopped process may write ends all the same, with that news.
+  // A call that must not end while a stopped process may write ends all the same, and reports it.
   session_.loop().After(2 * session_.settings().lease, [this] { Dispatch(CallExpired{}); });
 }
 

@@ -90,7 +90,7 @@ class InferenceLoop {
   InferenceState state_;
   std::deque<InferenceEvent> events_;  ///< Those that came while one was being taken.
   bool feeding_ = false;
-  bool asking_ = false;  ///< For what is offered; each controller anew.
+  bool asking_ = false;  ///< For what is offered; each controller again.
   Registered registered_;
   PlanReceiver receiver_;
   StoppedWriters writers_;

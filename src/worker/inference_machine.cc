@@ -42,7 +42,7 @@ class InferenceEvents {
   void operator()(const PlanArrived& plan) {
     if (s_.suspended) return;  // It was sent before Suspended came there.
     // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
-    // anew.
+    // again.
     if (s_.step != Step::kReady || s_.abort || !s_.IsLastPart())
       update_.LeaveBehind(Error(Code::kUnavailable, "the plan changed during ", protocol::ToString(s_.update),
                                 ", which ends it on this rank; receive the next one, or abort"));

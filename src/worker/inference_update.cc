@@ -28,7 +28,7 @@ void UpdateAtHand::Request(const protocol::GrantRequest& request) {
   TryOpen();
 }
 
-/// Every rank of the engine has the part at hand: its memory is granted anew when the engine has taken it
+/// Every rank of the engine has the part at hand: its memory is granted again when the engine has taken it
 /// over.
 void UpdateAtHand::NextPart() {
   ++s_.part;
@@ -192,7 +192,7 @@ void UpdateAtHand::CompleteAbort() {
              : s_.failed           ? EngineState::kFailed
                                    : EngineState::kJoining;
   if (!reason.ok()) s_.last_error = reason;
-  // Live tensors that are of no version may be mended by the engine in any way.
+  // Live tensors that are of no version may be repaired by the engine in any way.
   if (s_.landing == Landing::kInPlace) s_.landed = s_.served;
   if (s_.tell_aborted && !s_.ended) t_.Send(protocol::Aborted{s_.update, lost, s_.landed});
   Close(lost);

@@ -161,7 +161,7 @@ Status Session::OpenClient() {
 void Session::OnMessage(protocol::ControllerMessage message) {
   if (const auto* lost = std::get_if<protocol::Lost>(&message)) {
     const LogLevel level = lost->reason.code() == Code::kCancelled ? LogLevel::kInfo : LogLevel::kWarning;
-    if (level >= GetLogLevel()) Log(level, lost->reason.message());  // Leaving politely is nobody's worry.
+    if (level >= GetLogLevel()) Log(level, lost->reason.message());  // A graceful end needs no warning.
   }
   const bool welcome = std::holds_alternative<protocol::Welcome>(message);
   handlers_.on_message(std::move(message));

@@ -146,7 +146,7 @@ class Member {
       WC_ASSIGN_OR_RETURN(end, arrivals->WaitFor(peers(), settings_.connect_timeout, rank_));
     }
     WC_RETURN_IF_ERROR(CheckPeers());
-    // When all have come so far, all leave at once: that the others go is no news.
+    // When all have come so far, all leave at once: that the others go is no error.
     SetLogLevel(LogLevel::kError);
     WC_RETURN_IF_ERROR(parent_.Report(EncodeStruct(ConnectSpan{SecondsAt(begin), SecondsAt(end)})));
     return parent_.Next().status();

@@ -21,7 +21,7 @@ struct FloorResult {
   double gb_per_s = 0;  ///< bytes / p50.
 };
 
-/// In all of them the source is written anew before each copy and the target read after it, untimed, so that
+/// In all of them the source is written again before each copy and the target read after it, untimed, so that
 /// large copies walk memory and small ones find their source in the caches:
 /// "memcpy": within one process.
 /// "stream": the same with non-temporal stores.

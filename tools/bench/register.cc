@@ -224,7 +224,7 @@ Status RunWorkers(const Job& job, const std::string& controller, int64_t process
   for (const auto& worker : workers) WC_RETURN_IF_ERROR(worker->Start(settings));
   WC_ASSIGN_OR_RETURN(const Seen seen, tally.WaitFor(workers.size(), RegisterDeadline()));
   WC_RETURN_IF_ERROR(parent.Report(EncodeStruct(seen)));
-  // They stay, so that nobody's loss is news to the others.
+  // They stay, so that the others report nobody's loss.
   return parent.Next().status();
 }
 

@@ -24,7 +24,7 @@ class ShardMemory {
   static Result<ShardMemory> Make(const plan::Layout& layout, int rank, const ShardPlace& place,
                                   const Settings& settings);
 
-  /// As Trainer::Register and Inference::Register want them. Valid as long as this object lives.
+  /// As Trainer::Register and Inference::Register want them. Valid as long as this object exists.
   [[nodiscard]] const std::vector<Shard>& shards() const { return shards_; }
   [[nodiscard]] std::span<std::byte> bytes(size_t shard) const { return spans_[shard]; }
   /// The same shards in host memory: themselves, or the mirror.

@@ -4,7 +4,7 @@
 
 namespace weightcast::tools {
 
-/// From here on SIGINT, SIGTERM and SIGHUP ask the process to end politely. What has not ended
+/// From here on SIGINT, SIGTERM and SIGHUP ask the process to end gracefully. What has not ended
 /// two seconds after such a signal, or at a second one, ends at once. SIGPIPE is ignored: writing to a
 /// closed pipe is an error like any other. SIGINT and SIGHUP stay ignored where they were (nohup).
 void InstallStopSignals();

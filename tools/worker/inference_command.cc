@@ -146,7 +146,7 @@ class InferenceCommand : public Command {
       WC_RETURN_IF_ERROR(memory.ReadMirror());
       const Status status =
           WriteVersion(output_, version, memory.host_shards(), original_ ? &*original_ : nullptr);
-      // A full disk, or another rank that began anew, costs a version and not the engine, unless just so many
+      // A full disk, or a rank that began again, costs a version and not the engine, unless just so many
       // versions were asked for.
       if (!status.ok() && versions_ != 0) return status;
       if (!status.ok())

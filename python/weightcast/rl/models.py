@@ -141,7 +141,7 @@ def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0, random
     The hub is asked as huggingface_hub is told to: HF_ENDPOINT, proxies, HF_HUB_OFFLINE, its cache.
     random: the built-in configuration of that name with random weights, the same for the same seed on every
     machine, and bytes as tokens. "tiny" and "tiny-qwen" are always so. Raises `InvalidArgument` if there is
-    nothing to be had.
+    none available.
     """
     if name in _ONLY_BUILT_IN or random:
         if name not in BUILT_IN:

@@ -139,7 +139,7 @@ class RolloutClient:
     def next(self, timeout: float) -> dict[str, Any] | None:
         """The queue's next order, or None after `timeout`.
 
-        Raises EndOfRun at its end, PeerDead when the queue was not heard of for a lease.
+        Raises EndOfRun at its end, PeerDead when nothing was received from the queue for a lease.
         """
         try:
             found = self._orders.get(timeout=None if timeout == math.inf else max(0.0, timeout))

@@ -133,7 +133,7 @@ class RolloutQueue:
                 check()
 
     def engines(self) -> list[str]:
-        """Those heard of within the lease."""
+        """Those received from within the lease."""
         with self._changed:
             now = time.monotonic()
             return [

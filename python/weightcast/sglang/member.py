@@ -154,7 +154,7 @@ class Member:
             self._leave()
 
     def _leave(self) -> None:
-        """The next `begin` joins anew: the trainers may have the right model by then."""
+        """The next `begin` joins again: the trainers may have the right model by then."""
         if self._inference is not None:
             self._inference.close()
         self._inference = None

@@ -155,7 +155,7 @@ class Member:
     def switch(self, timeout: float, *, wait_served: bool) -> Version:
         """Takes the next version. Its bytes may have landed already, while the engine generated.
 
-        wait_served: returns when each rank of the engine has switched. Without it the caller sees to that.
+        wait_served: returns when each rank of the engine has switched. Without it the caller ensures this.
         Errors: the old version is in use, unless vLLM's processing failed half-way: then no step is taken
         until a later version has landed.
         """

@@ -10,7 +10,7 @@ namespace weightcast::drivers {
 /// The variable that names a library in place of libcuda.so.1, for tests and for drivers in other places.
 inline constexpr const char* kCudaLibraryVariable = "WEIGHTCAST_CUDA_LIBRARY";
 
-/// LoadCuda from a library of another name, at each call anew. `remedy` ends the message when it cannot be
+/// LoadCuda from a library of another name, at each call again. `remedy` ends the message when it cannot be
 /// loaded.
 Result<std::shared_ptr<Cuda>> LoadCudaFrom(const char* soname, const char* remedy);
 

@@ -7,7 +7,7 @@
 
 namespace weightcast::endpoint {
 
-/// A number that grows and that threads may sleep on. Lives in shared ownership: the one who sets it still
+/// A number that grows and that threads may sleep on. Is in shared ownership: the one who sets it still
 /// touches it when the sleeper is already awake.
 class Flag {
  public:

@@ -262,7 +262,7 @@ void Registrations::CloseAll() {
     }
   }
   for (const auto& registration : all) {
-    if (registration->published.load()) AskClose(*registration);  // Else who is making it sees to it.
+    if (registration->published.load()) AskClose(*registration);  // Else the thread that makes it does so.
   }
 }
 

@@ -30,7 +30,7 @@ class UseTable {
 
   struct Found {
     T* thing = nullptr;          ///< Null: there is none; otherwise counted until Drop.
-    bool became_unused = false;  ///< This look delayed the news, which is the caller's to spread now.
+    bool became_unused = false;  ///< This look delayed the report, which the caller makes now.
   };
   Found Use(uint32_t index) {
     Cell* const cell = CellOf(index);

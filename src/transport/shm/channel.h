@@ -13,7 +13,7 @@
 namespace weightcast::transport::shm {
 
 /// A Unix socket that keeps messages apart (SOCK_SEQPACKET) and carries descriptors. Nothing blocks. Used
-/// to set links up, for what is rare afterwards, and to wake a sleeping peer; its hang-up is news of the
+/// to set links up, for what is rare afterwards, and to wake a sleeping peer; its hang-up reports the
 /// peer's end. (A doorbell of the peer's, an eventfd say, could be made to block us.)
 class Channel {
  public:

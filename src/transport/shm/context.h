@@ -72,7 +72,7 @@ struct Context {
   std::atomic<DeviceSide*> devices_seen{nullptr};
 };
 
-/// How much one turn may do before it gives way to others.
+/// How much one turn may do before it yields to others.
 struct Budget {
   uint64_t bytes = 0;
   uint32_t operations = 0;

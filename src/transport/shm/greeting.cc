@@ -115,7 +115,7 @@ Status Greeting::IdentifyProcess() {
     link_.paths.refusal = "the peer is in another pid namespace";
     return Status::Ok();
   }
-  // The trial's answer comes from a process that lives after this: so the descriptor is that process'.
+  // The trial's answer comes from a process that runs after this: so the descriptor is that process'.
   auto process = OpenPidFd(link_.pid);
   if (!process.ok()) {
     link_.paths.refusal = process.status().message();

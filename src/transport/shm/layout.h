@@ -22,7 +22,7 @@ inline constexpr uint32_t kMaxRegions = 1U << 18;    ///< Registered at once by 
 inline constexpr uint64_t kStandingOpen = 1;
 
 /// One line. `sequence` is written last and is the record's position + 1: so one line carries both
-/// the bytes and the news that they are there.
+/// the bytes and the report that they are there.
 struct alignas(kLine) Record {
   std::array<Word, 7> body;
   Word sequence;

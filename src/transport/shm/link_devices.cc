@@ -56,7 +56,7 @@ Status LinkDevices::OnMessage(MessageKind kind, Channel::Incoming message) {
 
 std::optional<DepartedPeer> LinkDevices::Depart(bool gone) {
   if (gone || link_.offers.empty()) return std::nullopt;
-  const bool own = link_.pid == getpid();  // Its end is no news: the socket's end must do.
+  const bool own = link_.pid == getpid();  // Its end tells nothing: the socket's end must do.
   if (!link_.channel.valid() && (own || !link_.pidfd.valid())) {
     link_.offers.Clear();
     return std::nullopt;

@@ -14,8 +14,8 @@
 
 namespace weightcast::transport::shm {
 
-/// Cells that a peer may have mapped, while this lives. Memory that is mapped elsewhere must not be freed, so
-/// what is not given back by the end of the transport stays until the process ends.
+/// Cells that a peer may have mapped. Memory that is mapped elsewhere must not be freed: what is not given
+/// back when the transport ends stays until the process ends.
 class TrialCells {
  public:
   TrialCells() = default;

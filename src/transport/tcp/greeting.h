@@ -22,7 +22,7 @@ struct Greeting {
   enum class Kind : uint8_t { kHello = 1, kWelcome, kStart };
   Kind kind = Kind::kHello;
   uint16_t lane = 0;
-  uint32_t generation = 0;  ///< How often the lane has been opened anew.
+  uint32_t generation = 0;  ///< How often the lane has been opened again.
   Cookie cookie{};
 };
 

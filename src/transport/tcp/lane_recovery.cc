@@ -28,7 +28,7 @@ bool LaneRecovery::Awaits(uint32_t index, uint32_t generation) const {
 }
 
 void LaneRecovery::OnStart(uint32_t index, UniqueFd socket) {
-  Settle(index);  // Who begins anew has hung up.
+  Settle(index);  // Who begins again has hung up.
   Begin(index, std::move(socket));
 }
 

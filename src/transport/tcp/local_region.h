@@ -7,7 +7,7 @@ namespace weightcast::transport::tcp {
 
 class Staging;
 
-/// A device whose memory goes through sockets. Lives as long as the transport.
+/// A device whose memory goes through sockets. Exists as long as the transport.
 struct StagedDevice {
   Staging* staging = nullptr;
   int ordinal = -1;

@@ -108,7 +108,7 @@ class OwnOperations {
   uint32_t load_operation_ = 0;
   uint64_t load_offset_ = 0;  ///< Of that operation.
   Refusals refusals_;
-  std::array<bool, kGrantSlots> first_{};  ///< The target has not heard of the last signal's end.
+  std::array<bool, kGrantSlots> first_{};  ///< The last signal's end has not come to the target.
 };
 
 }  // namespace weightcast::transport::tcp

@@ -25,7 +25,7 @@ class QueuePairs final : public QueueEvents {
     kOver,     ///< Both are.
     kOffered,  ///< Initiator: the next generation is offered.
   };
-  /// One queue pair's lives, one after another.
+  /// One queue pair's generations, one after another.
   struct Pair {
     uint32_t rail = 0;
     uint32_t number = 1;
@@ -45,7 +45,7 @@ class QueuePairs final : public QueueEvents {
   /// Ends what was found broken: queue pairs are destroyed here, never inside a completion. False: nothing
   /// was.
   bool EndBroken();
-  /// Ends those that are silent still: what works must not end with them. They are made anew later.
+  /// Ends those that are silent still: what works must not end with them. They are made again later.
   void EndSilent();
   /// Ours is destroyed, and the peer is told over what is left.
   void EndQueue(uint32_t queue, const Status& reason);

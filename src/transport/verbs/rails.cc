@@ -42,7 +42,7 @@ uint32_t Rails::DataQueuesOf(const Nic& nic) const {
 
 Result<std::string> Rails::Offer() {
   verbs::Offer offer{.cookie = link_.own_cookie, .nics = {}};
-  Status last(Code::kUnavailable, WhyNoneIsUp());
+  Status last(Code::kUnavailable, ReasonNoneIsUp());
   const uint32_t up = NicsUp();
   for (const auto& nic : nics_) {
     if (!nic->up()) continue;
@@ -72,7 +72,7 @@ Result<std::string> Rails::Offer() {
 }
 
 /// With what each NIC says.
-std::string Rails::WhyNoneIsUp() const {
+std::string Rails::ReasonNoneIsUp() const {
   std::string why = "no RDMA port is up: ";
   if (nics_.empty()) return why + "setting nics names none; correct that setting";
   for (const auto& nic : nics_) why += StrCat(&nic == &nics_.front() ? "" : "; ", nic->why_down().message());
@@ -81,7 +81,7 @@ std::string Rails::WhyNoneIsUp() const {
 
 std::string Rails::ReasonNoneFits(const verbs::Offer& offer) const {
   const auto up = std::ranges::find_if(nics_, [](const auto& nic) { return nic->up(); });
-  if (up == nics_.end()) return WhyNoneIsUp();
+  if (up == nics_.end()) return ReasonNoneIsUp();
   return StrCat(
       "none of the peer's RDMA ports can be reached from one of ours; the peer's first one and our ",
       (*up)->device().name(), ": ", WhyApart(offer.nics.front().address, (*up)->port().address()));

@@ -67,7 +67,7 @@ class Rails {
   [[nodiscard]] uint32_t NicsUp() const;
   /// How many of a rail on this NIC: fewer as peers grow.
   [[nodiscard]] uint32_t DataQueuesOf(const Nic& nic) const;
-  [[nodiscard]] std::string WhyNoneIsUp() const;
+  [[nodiscard]] std::string ReasonNoneIsUp() const;
   [[nodiscard]] std::string ReasonNoneFits(const verbs::Offer& offer) const;
   [[nodiscard]] std::vector<NicPair> PairNics(const verbs::Offer& offer) const;
   [[nodiscard]] Result<Queues> MakeRail(Nic& nic, const Address& peer,

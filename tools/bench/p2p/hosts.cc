@@ -77,7 +77,7 @@ void Serve(UniqueFd socket, const Settings& settings, const std::string& token) 
   const auto local = LocalHostOf(socket.get());
   const BenchChannel channel(std::move(socket));
   if (!local.ok() || !ProveToCaller(channel, token).ok()) return;
-  // The caller is told what goes wrong; that its end breaks connections is no news.
+  // The caller is told what goes wrong; that its end breaks connections is no error.
   if (GetLogLevel() == LogLevel::kWarning) SetLogLevel(LogLevel::kError);
   ServeParty(channel, SettingsOn(*local, settings), token);
 }

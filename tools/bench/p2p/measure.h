@@ -43,7 +43,7 @@ struct P2pResult {
 };
 
 /// Measures cases that share transport and memory between fresh processes on cores of their own (where
-/// there are enough). Before each timed round the source writes its bytes anew, after it the target reads
+/// there are enough). Before each timed round the source writes new bytes, after it the target reads
 /// them once and compares; a round is one transfer, or up to 1024 small ones with bytes of their own.
 /// Call it while single-threaded: it forks. `on_result`: as each is there.
 Status MeasureP2p(const std::vector<P2pCase>& cases, const P2pOptions& options,

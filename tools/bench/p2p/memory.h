@@ -30,7 +30,7 @@ class BenchMemory {
   /// -1: host memory.
   [[nodiscard]] int device() const { return block_ == nullptr ? -1 : block_->memory().device; }
 
-  /// Writes all pieces of a round anew, as a step of a trainer would: bytes that depend on the seed.
+  /// Writes all pieces of a round again, as a step of a trainer would: bytes that depend on the seed.
   Status Fill(const PartyWork& work);
   /// Reads what has come over, once. kCorrupt if it is not what Fill wrote with this seed.
   Status Check(const PartyWork& work);
