@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that README.md and docs/**/*.md are in plain words.
+"""Checks that README.md, docs/**/*.md and the source are in plain words.
 
 Target of every page: sentences of 15 words on average, none over 30, and none of the terms in FORBIDDEN.
+Comments and strings of the source have none of these terms either.
 Pages that miss the target are listed in scripts/prose_allowed.json with what they may have today. No number
 there may rise. `scripts/check_prose.py --lower` writes today's lower numbers into that file; it never raises
 one and never adds a page. `scripts/check_prose.py --show docs/page.md` prints what misses the target.
@@ -44,7 +45,17 @@ FORBIDDEN = {
     r"gives? way": "yields",
     r"sees? to (?:it|that|what)": "ensures",
 }
-_FORBIDDEN = re.compile(r"\b(?:" + "|".join(FORBIDDEN) + r")\b", re.IGNORECASE)
+_FORBIDDEN = re.compile(r"\b(?:" + "|".join(FORBIDDEN).replace(" ", r"\s+") + r")\b", re.IGNORECASE)
+
+# Their comments and strings are searched too, but for files where such words are data.
+SOURCES = ("src", "include", "tools", "python", "bench", "scripts", "examples")
+DATA = ("scripts/check_prose.py", "python/weightcast/rl/tasks.py")
+_STRING = r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
+_CPP = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"' + _STRING, re.DOTALL)
+_SCRIPT = re.compile(r"""#[^\n]*|("{3}|'{3}).*?\1""" + _STRING, re.DOTALL)
+_TEXTS = {suffix: _CPP for suffix in (".h", ".cc", ".js")} | {
+    suffix: _SCRIPT for suffix in (".py", ".sh", "")
+}
 
 _NOT_PROSE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
@@ -124,6 +135,24 @@ def terms(text: str) -> list[str]:
     return _FORBIDDEN.findall("\n".join(_lines(text)))
 
 
+def advice(term: str) -> str:
+    term = " ".join(term.split())
+    use = next(use for pattern, use in FORBIDDEN.items() if re.fullmatch(pattern, term, re.IGNORECASE))
+    return f"'{term}': write {use}"
+
+
+def texts(root: pathlib.Path) -> dict[str, str]:
+    """Comments and strings of each source file, without marks: a term may go over two lines."""
+    found = {}
+    for path in sorted(path for folder in SOURCES for path in (root / folder).rglob("*")):
+        name, pattern = path.relative_to(root).as_posix(), _TEXTS.get(path.suffix)
+        if path.name == "CMakeLists.txt":
+            pattern = _SCRIPT
+        if pattern and path.is_file() and name not in DATA:
+            found[name] = "\n".join(one[0].strip("/*#<\"' \n") for one in pattern.finditer(path.read_text()))
+    return found
+
+
 def count(text: str) -> Counts:
     lengths = [words(one) for one in sentences(text)] or [0]
     mean = math.ceil(10 * sum(lengths) / len(lengths)) / 10
@@ -172,8 +201,7 @@ def show(text: str) -> None:
         if words(one) > LONGEST:
             print(f"{words(one)} words: {one.replace(_MARK, '`…`')}")
     for term in terms(text):
-        use = next(use for pattern, use in FORBIDDEN.items() if re.fullmatch(pattern, term, re.IGNORECASE))
-        print(f"'{term}': write {use}")
+        print(advice(term))
 
 
 def main() -> int:
@@ -196,6 +224,7 @@ def main() -> int:
         allowed = lowered(found, allowed)
         write_allowed(path, allowed)
     wrong = check(found, allowed)
+    wrong += [f"{name}: {advice(term)}" for name, text in texts(options.root).items() for term in terms(text)]
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:

@@ -50,11 +50,58 @@ def test_words_of_sentences(text, lengths):
         ("The road is open.\n\n| Doors | is a table |", ["road", "Doors"]),
         ("It dials, redialled and is dialling.", ["dials", "redialled", "dialling"]),
         ("A rank is taken for dead and\nthe file passed over.", ["taken for dead", "passed over"]),
+        ("A rank is taken for\ndead.", ["taken for\ndead"]),
         ("Broader indoor newspapers; a radial line; `road` and\n```\ndoor\n```", []),
     ],
 )
 def test_forbidden_terms(text, found):
     assert check_prose.terms(text) == found
+
+
+def test_the_source_has_no_forbidden_terms():
+    found = {name: check_prose.terms(text) for name, text in check_prose.texts(ROOT).items()}
+    assert len(found) > 1000 and {name: terms for name, terms in found.items() if terms} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("src/base/a.cc", "int road = 0;  // Made anew.\n", ["anew"]),
+        ("src/base/a.cc", "/// It is taken for\n  /// dead. /* news */\n", ["taken for\ndead", "news"]),
+        (
+            "include/weightcast/a.h",
+            'char c = \'"\'; Say("it is passed "\n    "over", road);',
+            ["passed\nover"],
+        ),
+        ("src/http/page/a.js", "const door = 'anew';", ["anew"]),
+        ("tools/a.cc", 'auto t = R"(the "door")"; road = 1\'000;', ["door"]),
+        (
+            "python/weightcast/a.py",
+            '"""The\n\nroad.\n"""\nnews = \'door\'  # anew\n',
+            ["road", "door", "anew"],
+        ),
+        ("scripts/lint", "# A door\nroad news\n", ["door"]),
+        ("src/base/CMakeLists.txt", "road() # anew", ["anew"]),
+        ("src/base/a.cc", "// `road` is a name.\nint lives = news(anew);\n", []),
+        ("examples/ddp_gpt2/alice.txt", "a door", []),
+        ("tests/unit/a.cc", "// anew", []),
+    ],
+)
+def test_planted_terms_in_comments_and_strings(tmp_path, name, text, found):
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(text)
+    assert [
+        term for text in check_prose.texts(tmp_path).values() for term in check_prose.terms(text)
+    ] == found
+
+
+def test_a_planted_term_fails_the_check(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "README.md").write_text("All is well here.\n")
+    (tmp_path / "scripts" / "prose_allowed.json").write_text("{}")
+    (tmp_path / "src" / "a.h").write_text("/// Made anew.\n")
+    assert run(tmp_path) == (1, "src/a.h: 'anew': write again, or new\n")
 
 
 def test_the_mean_is_rounded_up():
