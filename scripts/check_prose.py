@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that README.md, docs/**/*.md and the source are in plain words.
+"""Checks that README.md, CONTRIBUTING.md, docs/**/*.md and the source are in plain words.
 
 Target of every page: sentences of 15 words on average, none over 30, and none of the terms in FORBIDDEN.
 Comments and strings of the source have none of these terms either.
@@ -119,11 +119,24 @@ def _paragraphs(text: str) -> list[str]:
     return paragraphs
 
 
-def sentences(text: str) -> list[str]:
-    found = []
-    for paragraph in _paragraphs(text):
-        found += _END.split(_ABBREVIATION.sub(r"\1", paragraph))
+def _cells(text: str) -> list[str]:
+    rows = [line for line in _lines(text) if line.lstrip().startswith("|")]
+    return [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+
+
+def _split(paragraphs: list[str]) -> list[str]:
+    found = [one for paragraph in paragraphs for one in _END.split(_ABBREVIATION.sub(r"\1", paragraph))]
     return [one for one in found if words(one) >= SHORTEST]
+
+
+def sentences(text: str) -> list[str]:
+    """Of prose: the mean is theirs."""
+    return _split(_paragraphs(text))
+
+
+def long_sentences(text: str) -> list[str]:
+    """Of prose and of cells of tables."""
+    return [one for one in _split(_paragraphs(text) + _cells(text)) if words(one) > LONGEST]
 
 
 def words(sentence: str) -> int:
@@ -156,11 +169,12 @@ def texts(root: pathlib.Path) -> dict[str, str]:
 def count(text: str) -> Counts:
     lengths = [words(one) for one in sentences(text)] or [0]
     mean = math.ceil(10 * sum(lengths) / len(lengths)) / 10
-    return Counts(mean, max(lengths), sum(length > LONGEST for length in lengths), len(terms(text)))
+    long = [words(one) for one in long_sentences(text)]
+    return Counts(mean, max(lengths + long), len(long), len(terms(text)))
 
 
 def pages(root: pathlib.Path) -> dict[str, str]:
-    paths = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    paths = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
@@ -197,9 +211,8 @@ def write_allowed(path: pathlib.Path, allowed: dict[str, Counts]) -> None:
 
 def show(text: str) -> None:
     print(*(f"{name}={value}" for name, value in dataclasses.asdict(count(text)).items()))
-    for one in sentences(text):
-        if words(one) > LONGEST:
-            print(f"{words(one)} words: {one.replace(_MARK, '`…`')}")
+    for one in long_sentences(text):
+        print(f"{words(one)} words: {one.replace(_MARK, '`…`')}")
     for term in terms(text):
         print(advice(term))
 

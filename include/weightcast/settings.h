@@ -32,7 +32,7 @@ namespace weightcast {
   X(String,  nics,               "",                "names",     "RDMA devices to use, comma separated (mlx5_0, or mlx5_0:2 for a port); with ^ in front: to leave out; empty: all that are up") \
   X(String,  gid_index,          "",                "number",    "entry of a port's GID table; empty: RoCE v2, IPv4-mapped preferred") \
   X(String,  pkey,               "",                "hex",       "partition to use on InfiniBand, such as 0x8001; empty: a port's first with full membership") \
-  X(String,  traffic_class,      "",                "class",     "of the packets that carry data over tcp and RDMA: a DSCP name (cs0 to cs7, af11 to af43, ef, le) or the byte, 0 to 255, the DSCP times four; empty: left as it is") \
+  X(String,  traffic_class,      "",                "class",     "of packets with data over tcp and RDMA: a DSCP name (cs0 to cs7, af11 to af43, ef, le) or the byte (DSCP times four, 0 to 255); empty: unchanged") \
   X(Count,   service_level,      "0",               "0-15",      "of RDMA packets on InfiniBand") \
   X(Count,   rdma_timeout,       "0",               "0-31",      "a queue pair sends again after 4.096 us times 2 to this; 0: so that it gives up after a quarter of the lease") \
   X(Count,   rdma_retries,       "6",               "0-7",       "how often a queue pair sends again before it gives up; 7 is for ever to soft-RoCE") \

@@ -99,6 +99,7 @@ def test_a_planted_term_fails_the_check(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "scripts").mkdir()
     (tmp_path / "README.md").write_text("All is well here.\n")
+    (tmp_path / "CONTRIBUTING.md").write_text("All is well here.\n")
     (tmp_path / "scripts" / "prose_allowed.json").write_text("{}")
     (tmp_path / "src" / "a.h").write_text("/// Made anew.\n")
     assert run(tmp_path) == (1, "src/a.h: 'anew': write again, or new\n")
@@ -106,6 +107,13 @@ def test_a_planted_term_fails_the_check(tmp_path):
 
 def test_the_mean_is_rounded_up():
     assert check_prose.count("One two three. One two three. One two three four.").mean == 3.4
+
+
+def test_a_cell_counts_where_it_is_long_and_not_for_the_mean():
+    rows = f"| five words in a cell | {LONG} `a|b` \\| {LONG} |\n|---|---|\n| {LONG[:90]} | it |"
+    text = f"One two three.\n\n{rows}"
+    assert [check_prose.words(one) for one in check_prose.long_sentences(text)] == [36, 37]
+    assert check_prose.count(text) == Counts(mean=3.0, longest=37, long=2, terms=0)
 
 
 def test_a_page_without_an_entry_must_meet_the_target():
@@ -149,17 +157,18 @@ def test_lower_writes_what_the_check_then_takes(tmp_path):
     (tmp_path / "docs" / "decisions").mkdir(parents=True)
     (tmp_path / "scripts").mkdir()
     (tmp_path / "README.md").write_text("All is well here.\n")
+    (tmp_path / "CONTRIBUTING.md").write_text("All is well here.\n")
     (tmp_path / "docs" / "decisions" / "one.md").write_text(LONG + "\n")
     allowed = tmp_path / "scripts" / "prose_allowed.json"
     old = {"mean": 50, "longest": 50, "long": 5, "terms": 5}
     allowed.write_text(json.dumps({"README.md": old, "docs/decisions/one.md": old}))
     code, said = run(tmp_path)
     assert code == 1 and said.startswith("README.md needs no entry")
-    assert run(tmp_path, "--lower") == (0, "prose: ok, 1 of 2 pages to be shortened\n")
+    assert run(tmp_path, "--lower") == (0, "prose: ok, 1 of 3 pages to be shortened\n")
     assert json.loads(allowed.read_text()) == {
         "docs/decisions/one.md": {"mean": 36.0, "longest": 36, "long": 1, "terms": 0}
     }
-    assert run(tmp_path) == (0, "prose: ok, 1 of 2 pages to be shortened\n")
+    assert run(tmp_path) == (0, "prose: ok, 1 of 3 pages to be shortened\n")
 
 
 def test_show_prints_what_misses_the_target(tmp_path):
