@@ -15,7 +15,7 @@ import weightcast as wc  # noqa: E402
 from conftest import FAST  # noqa: E402
 from weightcast.rl import publisher as publisher_module  # noqa: E402
 from weightcast.rl.collectives import Roles, Way  # noqa: E402
-from weightcast.rl.publisher import CastPublisher, Changes, WaysPublisher  # noqa: E402
+from weightcast.rl.publisher import Changes, WaysPublisher, WeightcastPublisher  # noqa: E402
 from weightcast.rl.sharding import cast_tensors  # noqa: E402
 
 
@@ -80,7 +80,7 @@ def test_replicas_that_have_diverged_are_not_published(spawn, tmp_path, monkeypa
 
 def test_a_version_that_no_living_engine_has_is_found_lost(controller):
     with wc.Trainer(controller, settings=FAST) as trainer:
-        publisher = CastPublisher(trainer, torch.nn.Linear(2, 2))
+        publisher = WeightcastPublisher(trainer, torch.nn.Linear(2, 2))
         with wc.Inference(controller, engine="a", settings=FAST) as engine:
             engine.register(torch.nn.Linear(2, 2))
             publisher.publish(1)
@@ -134,7 +134,7 @@ class Slowly:
 def test_a_long_transfer_shows_its_progress(monkeypatch):
     monkeypatch.setattr(publisher_module, "INTERVAL", 0.05)
     said: list[str] = []
-    one = CastPublisher(Slowly(0.18), torch.nn.Linear(2, 2), said.append)
+    one = WeightcastPublisher(Slowly(0.18), torch.nn.Linear(2, 2), said.append)
     one.publish(7)
     assert len(one.wait(10)) == 1
     assert said == ["version 7 after 0 s, at most 10 (--timeout): 1 of 2 engines have it; b is UPDATING"] * 3
@@ -166,9 +166,9 @@ def test_every_way_is_timed_by_one_clock_from_one_event_to_another(monkeypatch):
         time.sleep(0.1 if len(waited) % 2 == 0 else 0)  # The last engine is late.
 
     module = torch.nn.Linear(1, 1)
-    cast = CastPublisher(Slowly(0.01), module)
+    weightcast = WeightcastPublisher(Slowly(0.01), module)
     way = Slow(Roles([0], [1, 2], ["a"] * 3))
-    ways = WaysPublisher([way], module, ready, 2, first=cast, show=said.append)
+    ways = WaysPublisher([way], module, ready, 2, first=weightcast, show=said.append)
     ways.publish(3)
     first, second = ways.wait(10)
     assert ways.wait(10) == [] and len(waited) == 4

@@ -47,7 +47,7 @@ class Weights:
         time.sleep(timeout)
 
 
-class CastWeights(Weights):
+class WeightcastWeights(Weights):
     """Those that weightcast brings."""
 
     def __init__(self, worker: Inference) -> None:
@@ -77,7 +77,7 @@ class WaysWeights(Weights):
     ways: Several[Way]
     module: torch.nn.Module
     ready: Callable[[], None]
-    first: CastWeights | None = None
+    first: WeightcastWeights | None = None
     check: Callable[[], None] = lambda: None
     version: int = -1
 
@@ -236,13 +236,13 @@ def run_engine(
             with torch.no_grad():  # What it generates with is to have come from the trainers.
                 for parameter in module.parameters():
                     parameter.zero_()
-        cast: CastWeights | None = None
+        first: WeightcastWeights | None = None
         if options.uses_weightcast:
             worker = closing.enter_context(Inference(controller, engine=name, settings=options.settings()))
             worker.register(module, landing="shadow" if options.mode == "async" else "in_place")
-            weights = cast = CastWeights(worker)
+            weights = first = WeightcastWeights(worker)
         if ways:
-            weights = WaysWeights(ways, module, ready, cast, client.check)
+            weights = WaysWeights(ways, module, ready, first, client.check)
         timeline = Timeline(name, client.clock)
         Engine(module, weights, client, loaded.tokenizer, timeline, options).run()
 

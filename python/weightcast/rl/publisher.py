@@ -42,7 +42,7 @@ class Publisher:
         """Graceful shutdown."""
 
 
-class CastPublisher(Publisher):
+class WeightcastPublisher(Publisher):
     """Weightcast. show: called at intervals while a transfer takes long, with a line for the user."""
 
     def __init__(
@@ -121,7 +121,7 @@ class WaysPublisher(Publisher):
     everything. Engines follow the first way.
 
     first: weightcast, before the others; None: only they are measured. ready: called before and after each
-    way by all trainers, and by engines likewise. dtype: the engines'. show: as `CastPublisher` has it.
+    way by all trainers, and by engines likewise. dtype: the engines'. show: as `WeightcastPublisher` has it.
     """
 
     ways: Sequence[Way]
@@ -129,7 +129,7 @@ class WaysPublisher(Publisher):
     ready: Callable[[], None]
     engines: int
     dtype: torch.dtype = torch.float32
-    first: CastPublisher | None = None
+    first: WeightcastPublisher | None = None
     show: Callable[[str], None] = lambda line: None
     due: int | None = None  # The version that is to be moved.
 
@@ -141,7 +141,7 @@ class WaysPublisher(Publisher):
         if self.due is None:
             return []
         version, self.due = self.due, None
-        found = [] if self.first is None else [self._timed(self._cast, version, timeout)]
+        found = [] if self.first is None else [self._timed(self._weightcast, version, timeout)]
         return [*found, *(self._timed(self._move, way, version) for way in self.ways)]
 
     def _timed(self, move: Callable[..., Transfer], *arguments: Any) -> Transfer:
@@ -151,7 +151,7 @@ class WaysPublisher(Publisher):
         self.ready()
         return dataclasses.replace(transfer, seconds=time.monotonic() - start)
 
-    def _cast(self, version: int, timeout: float) -> Transfer:
+    def _weightcast(self, version: int, timeout: float) -> Transfer:
         assert self.first is not None
         self.first.publish(version)
         (transfer,) = self.first.wait(timeout)

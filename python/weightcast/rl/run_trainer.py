@@ -25,7 +25,7 @@ from .. import Trainer, __version__
 from . import checkpoint, checkpoint_folder, devices, models
 from .failures import in_one_line
 from .learner import Learner, make_optimizer
-from .publisher import CastPublisher, Changes, Publisher, WaysPublisher
+from .publisher import Changes, Publisher, WaysPublisher, WeightcastPublisher
 from .report import Report
 from .rollout_client import RolloutClient
 from .rollout_queue import RolloutQueue
@@ -195,16 +195,16 @@ def _make_publisher(
 ) -> Publisher:
     options = place.options
     show: Callable[[str], None] = report.message if report else lambda line: None
-    cast: CastPublisher | None = None
+    first: WeightcastPublisher | None = None
     if options.uses_weightcast:
         worker = Trainer(
             controller, rank=place.rank, world_size=options.num_training, settings=options.settings()
         )
-        cast = CastPublisher(worker, module, show)
+        first = WeightcastPublisher(worker, module, show)
     if not place.ways:
-        return cast or Publisher()
+        return first or Publisher()
     engines = len(place.roles.engines)
-    return WaysPublisher(place.ways, module, place.ready, engines, wire, first=cast, show=show)
+    return WaysPublisher(place.ways, module, place.ready, engines, wire, first=first, show=show)
 
 
 # --- The report
