@@ -87,7 +87,7 @@ class Connection {
   /// Ok while usable; else why not: kPeerDead names the rank.
   [[nodiscard]] Status status() const;
 
-  /// Makes a peer's region usable in transfers of this connection. The descriptor came from outside:
+  /// Makes a peer's region usable in transfers of this connection. The region descriptor came from outside:
   /// kProtocol if it is malformed, kInvalidArgument if it is another peer's.
   Result<RemoteRegion> Import(std::string_view descriptor);
   /// Forgets an import; transfers that use it go on. Later ones refuse its slices.

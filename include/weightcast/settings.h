@@ -26,7 +26,7 @@ namespace weightcast {
   X(String,  port_range,         "",                "low-high",  "ports the data plane listens on; empty: any free one") \
   X(String,  transport,          "",                "names",     "transports that may be used, comma separated, best first; empty: all that work") \
   X(String,  ptracer,            "off",             "off|peer|any", "who may trace this process for the sake of shm, where Yama reserves tracing for parents: nobody more, one peer, every process of the user") \
-  X(Count,   lanes,              "0",               "lanes",     "parallel paths per connection and transport; 0: chosen by the transport and the number of peers") \
+  X(Count,   lanes,              "0",               "lanes",     "lanes of each connection: sockets over tcp, data queue pairs over verbs; 0: chosen by the transport and the number of peers") \
   X(Bytes,   chunk,              "1M",              "bytes",     "size of the pieces that a transfer is cut into, 4K to 64M") \
   X(Count,   window,             "16",              "chunks",    "chunks in flight on one lane") \
   X(String,  nics,               "",                "names",     "RDMA devices to use, comma separated (mlx5_0, or mlx5_0:2 for a port); with ^ in front: to leave out; empty: all that are up") \

@@ -70,7 +70,7 @@ class RegionNames {
   }
 
  private:
-  /// Far more than any plan has; a peer's descriptors must not make us grow without end.
+  /// Far more than any plan has; a peer's region descriptors must not make us grow without end.
   static constexpr uint32_t kMaxImports = 1U << 20;
   struct Imports {
     Incarnation peer = 0;
