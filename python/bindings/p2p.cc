@@ -18,7 +18,7 @@ using p2p::Advert;
 using p2p::Engine;
 using p2p::EngineMetadata;
 using p2p::Gpu;
-using p2p::Local;
+using p2p::LocalSlice;
 using HeldEngine = Held<Engine>;
 using Piece3 = std::tuple<uint64_t, uintptr_t, uint64_t>;  ///< Memory, address, length.
 
@@ -27,8 +27,8 @@ std::byte* At(uintptr_t address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-std::vector<Local> LocalsOf(const std::vector<Piece3>& pieces) {
-  std::vector<Local> locals;
+std::vector<LocalSlice> LocalsOf(const std::vector<Piece3>& pieces) {
+  std::vector<LocalSlice> locals;
   locals.reserve(pieces.size());
   for (const auto& [memory, address, length] : pieces) locals.push_back({memory, At(address), length});
   return locals;
@@ -73,8 +73,9 @@ HeldEngine CreateEngine(int32_t index, std::string label, uint32_t rank,
   return HeldEngine(ValueOrThrow(CallUnlocked([&] { return Engine::Create(std::move(options)); })));
 }
 
-using Operate = Result<uint64_t> (Engine::*)(uint64_t, std::span<const Local>);
-using OperateOn = Result<uint64_t> (Engine::*)(uint64_t, std::span<const Local>, std::span<const Advert>);
+using Operate = Result<uint64_t> (Engine::*)(uint64_t, std::span<const LocalSlice>);
+using OperateOn = Result<uint64_t> (Engine::*)(uint64_t, std::span<const LocalSlice>,
+                                               std::span<const Advert>);
 
 template <Operate operate>
 uint64_t Begin(HeldEngine& self, uint64_t channel, const std::vector<Piece3>& pieces) {

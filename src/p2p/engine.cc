@@ -218,7 +218,8 @@ Status Engine::Deregister(uint64_t id) {
     const auto all = s_.operations;
     for (const auto& [number, operation] : all) {
       const auto& parts = operation->parts;
-      if (std::any_of(parts.begin(), parts.end(), [&](const Part& part) { return part.memory == memory; }))
+      if (std::any_of(parts.begin(), parts.end(),
+                      [&](const OwnSlice& part) { return part.memory == memory; }))
         operations_.Cancel(operation, reason);
     }
   }
@@ -229,7 +230,7 @@ Status Engine::Deregister(uint64_t id) {
   return closed;
 }
 
-Result<Part> Engine::ResolveToAdvertise(const Local& bytes) {
+Result<OwnSlice> Engine::ResolveToAdvertise(const LocalSlice& bytes) {
   MemoryPtr known;
   if (bytes.memory == 0) {
     const std::lock_guard lock(s_.mutex);
@@ -241,14 +242,14 @@ Result<Part> Engine::ResolveToAdvertise(const Local& bytes) {
   if (known == nullptr) return memories_.Resolve(bytes, /*up_to_end=*/false);
   const auto identity = memories_.IdentityOf(*known);
   if (identity.ok() && *identity == known->identity)
-    return Part{.memory = known, .offset = 0, .length = bytes.length};
+    return OwnSlice{.memory = known, .offset = 0, .length = bytes.length};
   // It was freed, and this is other memory at the same address.
   (void)Deregister(known->id);
   return memories_.Resolve(bytes, /*up_to_end=*/false);
 }
 
-Result<Advert> Engine::Advertise(const Local& bytes) {
-  WC_ASSIGN_OR_RETURN(const Part part, ResolveToAdvertise(bytes));
+Result<Advert> Engine::Advertise(const LocalSlice& bytes) {
+  WC_ASSIGN_OR_RETURN(const OwnSlice part, ResolveToAdvertise(bytes));
   uint64_t identity = 0;
   if (bytes.memory == 0) {
     WC_ASSIGN_OR_RETURN(identity, memories_.IdentityOf(*part.memory));
@@ -268,7 +269,7 @@ Result<Advert> Engine::Advertise(const Local& bytes) {
 
 // --- Operations --------------------------------------------------------------------------------------
 
-Result<uint64_t> Engine::Send(uint64_t channel, std::span<const Local> from) {
+Result<uint64_t> Engine::Send(uint64_t channel, std::span<const LocalSlice> from) {
   WC_ASSIGN_OR_RETURN(const OperationPtr send, operations_.Make(OperationKind::kSend, from));
   const std::lock_guard lock(s_.mutex);
   WC_RETURN_IF_ERROR(operations_.Attach(*send, channel));
@@ -279,7 +280,7 @@ Result<uint64_t> Engine::Send(uint64_t channel, std::span<const Local> from) {
   return number;
 }
 
-Result<uint64_t> Engine::Receive(uint64_t channel, std::span<const Local> to) {
+Result<uint64_t> Engine::Receive(uint64_t channel, std::span<const LocalSlice> to) {
   if (to.size() > kMaxPieces)
     return Error(Code::kInvalidArgument, "a recv into ", to.size(), " pieces, more than ", kMaxPieces,
                  "; split it");
@@ -301,17 +302,17 @@ Result<uint64_t> Engine::Receive(uint64_t channel, std::span<const Local> to) {
   return number;
 }
 
-Result<uint64_t> Engine::Write(uint64_t channel, std::span<const Local> local,
+Result<uint64_t> Engine::Write(uint64_t channel, std::span<const LocalSlice> local,
                                std::span<const Advert> adverts) {
   return OneSided(OperationKind::kWrite, channel, local, adverts);
 }
 
-Result<uint64_t> Engine::Read(uint64_t channel, std::span<const Local> local,
+Result<uint64_t> Engine::Read(uint64_t channel, std::span<const LocalSlice> local,
                               std::span<const Advert> adverts) {
   return OneSided(OperationKind::kRead, channel, local, adverts);
 }
 
-Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::span<const Local> local,
+Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::span<const LocalSlice> local,
                                   std::span<const Advert> adverts) {
   if (local.size() != adverts.size())
     return Error(Code::kInvalidArgument, local.size(), " pieces of local memory and ", adverts.size(),

@@ -72,17 +72,18 @@ class Engine {
   Result<uint64_t> Register(std::span<std::byte> bytes);
   /// Ends what uses it as kCancelled; kTimedOut as Region::Close.
   Status Deregister(uint64_t memory);
-  Result<Advert> Advertise(const Local& bytes);
+  Result<Advert> Advertise(const LocalSlice& bytes);
 
   // --- Operations. Errors of the arguments come back here, all else by Wait or Poll.
-  Result<uint64_t> Send(uint64_t channel, std::span<const Local> from);
+  Result<uint64_t> Send(uint64_t channel, std::span<const LocalSlice> from);
   /// At least as many bytes as the send has. With as many pieces, each at least as long as the send's, every
   /// piece goes to the front of its own; otherwise both are rows of bytes. A piece beyond the end of its
   /// memory means up to that end.
-  Result<uint64_t> Receive(uint64_t channel, std::span<const Local> to);
+  Result<uint64_t> Receive(uint64_t channel, std::span<const LocalSlice> to);
   /// Pairs of `local` and `adverts`; the advert may name more bytes, of which the first are meant.
-  Result<uint64_t> Write(uint64_t channel, std::span<const Local> local, std::span<const Advert> adverts);
-  Result<uint64_t> Read(uint64_t channel, std::span<const Local> local, std::span<const Advert> adverts);
+  Result<uint64_t> Write(uint64_t channel, std::span<const LocalSlice> local,
+                         std::span<const Advert> adverts);
+  Result<uint64_t> Read(uint64_t channel, std::span<const LocalSlice> local, std::span<const Advert> adverts);
   /// Nothing as long as it goes on. How it ended is told once; then the number is unknown. A caller
   /// who does nothing but poll is kept as by Wait, for at most about 1 ms in each round of its polls.
   std::optional<Status> Poll(uint64_t operation);
@@ -93,8 +94,8 @@ class Engine {
   explicit Engine(EngineOptions options);
 
   Result<uint64_t> OpenChannel(const Connection& connection, bool by_index);
-  Result<Part> ResolveToAdvertise(const Local& bytes);
-  Result<uint64_t> OneSided(OperationKind kind, uint64_t channel, std::span<const Local> local,
+  Result<OwnSlice> ResolveToAdvertise(const LocalSlice& bytes);
+  Result<uint64_t> OneSided(OperationKind kind, uint64_t channel, std::span<const LocalSlice> local,
                             std::span<const Advert> adverts);
   bool PollsInALoop(Operation& operation) const;
   void MoveOn(Operation& operation, Duration limit, std::unique_lock<std::mutex>& lock);

@@ -28,10 +28,10 @@ void Memories::Drop(const Memory& memory) {
   s_.memories.erase(memory.id);
 }
 
-Result<Part> Memories::Resolve(const Local& local, bool up_to_end) {
+Result<OwnSlice> Memories::Resolve(const LocalSlice& local, bool up_to_end) {
   if (local.memory == 0) {
     WC_ASSIGN_OR_RETURN(auto memory, New({local.address, local.length}, /*temporary=*/true));
-    return Part{.memory = std::move(memory), .offset = 0, .length = local.length};
+    return OwnSlice{.memory = std::move(memory), .offset = 0, .length = local.length};
   }
   const std::lock_guard lock(s_.mutex);
   const auto found = s_.memories.find(local.memory);
@@ -47,7 +47,7 @@ Result<Part> Memories::Resolve(const Local& local, bool up_to_end) {
                  local.memory, ", which has ", memory.length, " bytes from ", from,
                  " on; register all of them");
   }
-  return Part{.memory = found->second, .offset = at - from, .length = std::min(local.length, room)};
+  return OwnSlice{.memory = found->second, .offset = at - from, .length = std::min(local.length, room)};
 }
 
 Result<uint64_t> Memories::IdentityOf(const Memory& memory) {
@@ -59,7 +59,7 @@ Result<uint64_t> Memories::IdentityOf(const Memory& memory) {
 }
 
 Status Memories::StillRegistered(const Operation& operation) const {
-  for (const Part& part : operation.parts) {
+  for (const OwnSlice& part : operation.parts) {
     if (part.memory != nullptr && !s_.memories.contains(part.memory->id))
       return Error(Code::kInvalidArgument, "memory ", part.memory->id,
                    " was deregistered meanwhile; register it again");

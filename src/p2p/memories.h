@@ -17,7 +17,7 @@ class Memories {
   // Without the mutex.
   Result<MemoryPtr> New(std::span<std::byte> bytes, bool temporary);
   /// `up_to_end`: a length beyond the end of the memory means up to its end.
-  Result<Part> Resolve(const Local& local, bool up_to_end);
+  Result<OwnSlice> Resolve(const LocalSlice& local, bool up_to_end);
   /// Of memory of a device the driver's number for its allocation; 0 of the host's.
   Result<uint64_t> IdentityOf(const Memory& memory);
 

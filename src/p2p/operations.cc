@@ -28,7 +28,7 @@ uint64_t BytesOf(const std::vector<Slice>& slices) {
 
 /// Cuts a recv's slices to the send's pieces, if there are as many and each has room.
 void FitToPieces(const Operation& send, std::vector<Slice>& slices) {
-  const auto fits = [](const Part& part, const Slice& slice) { return part.length <= slice.length; };
+  const auto fits = [](const OwnSlice& part, const Slice& slice) { return part.length <= slice.length; };
   if (!std::equal(send.parts.begin(), send.parts.end(), slices.begin(), slices.end(), fits)) return;
   for (size_t i = 0; i < slices.size(); ++i) slices[i].length = send.parts[i].length;
 }
@@ -39,7 +39,7 @@ Result<std::vector<Piece>> PiecesOf(const Operation& operation, const Peer& peer
   pieces.reserve(operation.parts.size());
   auto slice = operation.remote.begin();
   uint64_t slice_done = 0;
-  for (const Part& part : operation.parts) {
+  for (const OwnSlice& part : operation.parts) {
     for (uint64_t done = 0; done < part.length;) {
       for (; slice_done == slice->length; slice_done = 0) ++slice;
       const uint64_t length = std::min(part.length - done, slice->length - slice_done);
@@ -58,7 +58,7 @@ Result<std::vector<Piece>> PiecesOf(const Operation& operation, const Peer& peer
 
 // --- Calls -------------------------------------------------------------------------------------------
 
-Result<OperationPtr> Operations::Make(OperationKind kind, std::span<const Local> local) {
+Result<OperationPtr> Operations::Make(OperationKind kind, std::span<const LocalSlice> local) {
   auto operation = std::make_shared<Operation>();
   operation->kind = kind;
   for (size_t i = 0; i < local.size(); ++i) {
@@ -87,7 +87,7 @@ Result<OperationPtr> Operations::Make(OperationKind kind, std::span<const Local>
 
 Status Operations::AwaitStreams(const OperationPtr& operation) {
   std::set<int> devices;
-  for (const Part& part : operation->parts)
+  for (const OwnSlice& part : operation->parts)
     if (part.memory != nullptr && part.memory->device >= 0) devices.insert(part.memory->device);
   if (devices.empty() || !s_.stream_of) return Status::Ok();
   {
@@ -277,7 +277,7 @@ bool Operations::OfferOne(const OperationPtr& receive) {
     EndReceive(receive, Status::Ok());
   };
   options.ranges.emplace();
-  for (const Part& part : receive->parts) {
+  for (const OwnSlice& part : receive->parts) {
     if (part.length == 0 || part.memory->region == nullptr) continue;  // Deregistered: refused by its peer.
     auto slice = part.memory->region->Slice(part.offset, part.length);
     if (slice.ok()) options.ranges->push_back({.first = *slice});
@@ -302,7 +302,7 @@ void Operations::OfferMemory(const Operation& receive) {
               .grant = receive.grant,
               .more = false,
               .slices = {}};
-  for (const Part& part : receive.parts) {
+  for (const OwnSlice& part : receive.parts) {
     if (part.length == 0) continue;
     if (offer.slices.size() == Offer::kMaxSlices) {
       offer.more = true;
@@ -391,7 +391,7 @@ bool Operations::IsOver(Operation& operation) {
 /// progress thread: the thread that hears of the operation's end does it.
 void Operations::Retire(Operation& operation) {
   s_.awaiting.erase(operation.waits_as);
-  for (Part& part : operation.parts) {
+  for (OwnSlice& part : operation.parts) {
     if (part.memory == nullptr || !part.memory->temporary) continue;
     memories_.Drop(*part.memory);
     operation.retired.push_back(std::move(part.memory->region));

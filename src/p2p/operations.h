@@ -20,7 +20,7 @@ class Operations {
   Operations& operator=(const Operations&) = delete;
 
   /// One that has no channel yet. Without the mutex.
-  Result<OperationPtr> Make(OperationKind kind, std::span<const Local> local);
+  Result<OperationPtr> Make(OperationKind kind, std::span<const LocalSlice> local);
   Status Attach(Operation& operation, uint64_t channel);
   /// The script's number.
   uint64_t Number(OperationPtr operation);

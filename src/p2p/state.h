@@ -35,7 +35,7 @@ struct Channel;
 
 /// Bytes of this process, inside a registered memory; memory 0: registered for this call alone. Memory of a
 /// GPU is recognised by its address.
-struct Local {
+struct LocalSlice {
   uint64_t memory = 0;
   std::byte* address = nullptr;
   uint64_t length = 0;
@@ -54,8 +54,8 @@ struct Memory {
 };
 using MemoryPtr = std::shared_ptr<Memory>;
 
-/// One piece of an operation on this side.
-struct Part {
+/// What a LocalSlice is, while an operation uses it.
+struct OwnSlice {
   MemoryPtr memory;
   uint64_t offset = 0;  ///< Within the memory.
   uint64_t length = 0;
@@ -68,7 +68,7 @@ struct Operation {
   OperationKind kind{};
   std::shared_ptr<Channel> channel;
   uint64_t number = 0;  ///< Among those of its kind of its channel; reads and writes are one kind.
-  std::vector<Part> parts;
+  std::vector<OwnSlice> parts;
   uint64_t bytes = 0;
   std::vector<std::shared_ptr<const DeviceEvent>> after;  ///< Its caller's streams: it begins behind them.
   size_t awaited = 0;                                     ///< Of these, how many are not over.

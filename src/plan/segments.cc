@@ -72,22 +72,22 @@ Result<Segments> Segments::Of(const Box& src_shard, DType src_dtype, const Box& 
   Segments out;
   if (ElementsOf(src_box) == 0) return out;
   const Steps steps = MergedSteps(src_shard, dst_shard, src_box.size);
-  // Where the innermost dimension that is not 1 is strided, a run is one element.
-  const bool has_run = steps.count > 0 && steps.step[0].src_stride == 1 && steps.step[0].dst_stride == 1;
-  const int64_t run = has_run ? steps.step[0].count : 1;
+  // Where the innermost dimension that is not 1 is strided, a segment is one element.
+  const bool has_segment = steps.count > 0 && steps.step[0].src_stride == 1 && steps.step[0].dst_stride == 1;
+  const int64_t together = has_segment ? steps.step[0].count : 1;
   bool exact = true;
-  if (run == ElementsOf(src_shard) && run == ElementsOf(dst_shard)) {
+  if (together == ElementsOf(src_shard) && together == ElementsOf(dst_shard)) {
     // Whole shards may end inside a byte: the rest of that byte is theirs too.
-    out.src_run_ = BytesOf(src_dtype, run);
-    out.dst_run_ = BytesOf(dst_dtype, run);
+    out.src_segment_ = BytesOf(src_dtype, together);
+    out.dst_segment_ = BytesOf(dst_dtype, together);
   } else {
-    out.src_run_ = WholeBytes(run, src_dtype, exact);
-    out.dst_run_ = WholeBytes(run, dst_dtype, exact);
+    out.src_segment_ = WholeBytes(together, src_dtype, exact);
+    out.dst_segment_ = WholeBytes(together, dst_dtype, exact);
   }
   out.src_base_ = WholeBytes(Distance(src_shard, src_box.offset), src_dtype, exact);
   out.dst_base_ = WholeBytes(Distance(dst_shard, dst_offset), dst_dtype, exact);
   out.count_ = 1;
-  for (int i = steps.count - 1; i >= (has_run ? 1 : 0); --i) {
+  for (int i = steps.count - 1; i >= (has_segment ? 1 : 0); --i) {
     const Step& step = steps.step[i];
     out.loop_[out.loops_++] = {step.count, WholeBytes(step.src_stride, src_dtype, exact),
                                WholeBytes(step.dst_stride, dst_dtype, exact)};
@@ -98,11 +98,11 @@ Result<Segments> Segments::Of(const Box& src_shard, DType src_dtype, const Box& 
                " begins or ends inside a byte; cut tensors of this dtype at whole bytes");
 }
 
-Segment Segments::At(int64_t run) const {
-  Segment segment{src_base_, dst_base_, src_run_, dst_run_};
+Segment Segments::At(int64_t number) const {
+  Segment segment{src_base_, dst_base_, src_segment_, dst_segment_};
   for (int d = loops_ - 1; d >= 0; --d) {
-    const int64_t index = run % loop_[d].count;
-    run /= loop_[d].count;
+    const int64_t index = number % loop_[d].count;
+    number /= loop_[d].count;
     segment.src_offset += index * loop_[d].src_stride;
     segment.dst_offset += index * loop_[d].dst_stride;
   }

@@ -9,7 +9,7 @@
 
 namespace weightcast::plan {
 
-/// A run of elements that is contiguous in the buffers of both shards.
+/// Elements that lie one after another in the buffers of both shards.
 struct Segment {
   int64_t src_offset = 0;  ///< Bytes from the beginning of the source shard's buffer.
   int64_t dst_offset = 0;  ///< Bytes from the beginning of the destination shard's buffer.
@@ -18,8 +18,9 @@ struct Segment {
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-/// The runs of one route, computed when asked for; the object is of a fixed, small size. Both
-/// shards are dense and row-major. Runs come in row-major order of the route's box, as long as they can be.
+/// The segments of one route, computed when asked for; the object is of a fixed, small size. Both
+/// shards are dense and row-major. Segments come in row-major order of the route's box, as long as they can
+/// be.
 class Segments {
  public:
   Segments() = default;
@@ -30,15 +31,15 @@ class Segments {
   static Result<Segments> Of(const Box& src_shard, DType src_dtype, const Box& dst_shard, DType dst_dtype,
                              const Box& src_box, const Shape& dst_offset);
 
-  /// Number of runs; 0 for an empty box.
+  /// Number of segments; 0 for an empty box.
   [[nodiscard]] int64_t count() const { return count_; }
-  /// Bytes of all runs together.
-  [[nodiscard]] int64_t src_bytes() const { return count_ * src_run_; }
-  [[nodiscard]] int64_t dst_bytes() const { return count_ * dst_run_; }
-  /// Run number `run`, 0..count()-1. Costs a division per dimension.
-  [[nodiscard]] Segment At(int64_t run) const;
+  /// Bytes of all segments together.
+  [[nodiscard]] int64_t src_bytes() const { return count_ * src_segment_; }
+  [[nodiscard]] int64_t dst_bytes() const { return count_ * dst_segment_; }
+  /// Segment `number`, 0..count()-1. Costs a division per dimension.
+  [[nodiscard]] Segment At(int64_t number) const;
 
-  /// Calls fn(const Segment&) for runs [first, last), with no division.
+  /// Calls fn(const Segment&) for segments [first, last), with no division.
   template <typename Fn>
   void ForEach(int64_t first, int64_t last, Fn&& fn) const;
   template <typename Fn>
@@ -54,8 +55,8 @@ class Segments {
   };
 
   int64_t count_ = 0;
-  int64_t src_run_ = 0;  ///< Bytes of one run.
-  int64_t dst_run_ = 0;
+  int64_t src_segment_ = 0;  ///< Bytes of one segment.
+  int64_t dst_segment_ = 0;
   int64_t src_base_ = 0;
   int64_t dst_base_ = 0;
   int loops_ = 0;
@@ -72,9 +73,9 @@ void Segments::ForEach(int64_t first, int64_t last, Fn&& fn) const {
     rest /= loop_[d].count;
   }
   Segment segment = At(first);
-  for (int64_t run = first;;) {
+  for (int64_t number = first;;) {
     fn(static_cast<const Segment&>(segment));
-    if (++run == last) return;
+    if (++number == last) return;
     for (int d = loops_ - 1; d >= 0; --d) {
       segment.src_offset += loop_[d].src_stride;
       segment.dst_offset += loop_[d].dst_stride;

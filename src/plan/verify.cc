@@ -44,7 +44,7 @@ class TensorVerifier {
   [[nodiscard]] size_t FinestDim(std::span<const uint32_t> routes, const Box& shard) const;
   [[nodiscard]] std::string Describe(const RouteView& route) const;
 
-  struct Span {
+  struct Interval {
     int64_t begin;
     int64_t end;
     uint32_t route;
@@ -53,8 +53,8 @@ class TensorVerifier {
   const PlanRequest& request_;
   const RoutingTable& table_;
   std::vector<uint32_t> sorted_;
-  std::vector<Span> sweep_;
-  std::vector<Span> open_;
+  std::vector<Interval> sweep_;
+  std::vector<Interval> open_;
   Box source_;  ///< The shard that a route comes from.
 };
 
@@ -127,11 +127,12 @@ Status TensorVerifier::CheckDisjoint(std::span<const uint32_t> routes, const Box
     sweep_.push_back(
         {begin, begin + (shard.size.empty() ? 1 : view.size[static_cast<size_t>(along)]), route});
   }
-  std::sort(sweep_.begin(), sweep_.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::sort(sweep_.begin(), sweep_.end(),
+            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
   open_.clear();
-  for (const Span& span : sweep_) {
-    std::erase_if(open_, [&](const Span& other) { return other.end <= span.begin; });
-    for (const Span& other : open_) {
+  for (const Interval& span : sweep_) {
+    std::erase_if(open_, [&](const Interval& other) { return other.end <= span.begin; });
+    for (const Interval& other : open_) {
       if (!Overlap(span.route, other.route)) continue;
       return Offence(StrCat(Describe(table_.View(span.route)), " and ", Describe(table_.View(other.route)),
                             " write the same elements"));

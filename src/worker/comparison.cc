@@ -75,17 +75,18 @@ Status PairDigests::AddNow(std::span<const Item> items, DeviceMemories& devices,
 Result<TensorDigest> PairDigests::DigestOf(const Item& item, const ItemBytes& bytes) const {
   const auto& route = table_.routes[item.route];
   const auto& shard = table_.destination_shards[route.dst_shard];
-  WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(table_, route));
+  WC_ASSIGN_OR_RETURN(const RouteSegments segments, SegmentsOf(table_, route));
   digest::DigestSum sum(keys_[PlaceOf(item)]);
   Status status;
   int64_t alone = 0;
-  ForEachRun(runs, item, [&](const Run& run) {
-    const int64_t at = bytes.in == ItemBytes::In::kSource        ? run.src_offset
-                       : bytes.in == ItemBytes::In::kDestination ? run.dst_offset
+  ForEachSegment(segments, item, [&](const ItemSegment& segment) {
+    const int64_t at = bytes.in == ItemBytes::In::kSource        ? segment.src_offset
+                       : bytes.in == ItemBytes::In::kDestination ? segment.dst_offset
                                                                  : alone;
-    alone += run.dst_bytes;
+    alone += segment.dst_bytes;
     if (status.ok())
-      status = sum.AddPiece(shard.box, run.dst_offset, {bytes.data + at, static_cast<size_t>(run.dst_bytes)});
+      status = sum.AddPiece(shard.box, segment.dst_offset,
+                            {bytes.data + at, static_cast<size_t>(segment.dst_bytes)});
   });
   WC_RETURN_IF_ERROR(status);
   return sum.digest();

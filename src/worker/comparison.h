@@ -17,7 +17,7 @@
 #include "worker/batches.h"
 #include "worker/device_digest.h"
 #include "worker/device_memory.h"
-#include "worker/pieces.h"
+#include "worker/route_segments.h"
 
 namespace weightcast::worker {
 

@@ -11,7 +11,7 @@
 namespace weightcast::worker {
 namespace {
 
-/// Thin runs (columns) come from pieces of this size, so that each does not cost a system call.
+/// Thin segments (columns) come from pieces of this size, so that each does not cost a system call.
 constexpr size_t kWindow = size_t{256} << 10;
 constexpr size_t kThin = size_t{16} << 10;
 
@@ -41,24 +41,24 @@ class Window {
 
 }  // namespace
 
-Status ReadItem(ShardReader& reader, size_t index, const Shard& shard, const RoutePieces& runs,
+Status ReadItem(ShardReader& reader, size_t index, const Shard& shard, const RouteSegments& segments,
                 const Item& item, DType to, std::byte* target) {
   Window window(reader, index, shard);
   std::vector<std::byte> read;  // What is cast.
   const bool cast = shard.tensor.dtype != to;
   Status status;
-  ForEachRun(runs, item, [&](const Run& run) {
+  ForEachSegment(segments, item, [&](const ItemSegment& segment) {
     if (!status.ok()) return;
-    const auto offset = static_cast<uint64_t>(run.src_offset);
+    const auto offset = static_cast<uint64_t>(segment.src_offset);
     if (cast) {
-      const int64_t count = run.dst_bytes * 8 / runs.dst_bits;
-      read.resize(static_cast<size_t>(count * runs.src_bits / 8));
+      const int64_t count = segment.dst_bytes * 8 / segments.dst_bits;
+      read.resize(static_cast<size_t>(count * segments.src_bits / 8));
       status = window.Copy(offset, read);
       if (status.ok()) Convert(shard.tensor.dtype, read.data(), to, target, count);
     } else {
-      status = window.Copy(offset, {target, static_cast<size_t>(run.dst_bytes)});
+      status = window.Copy(offset, {target, static_cast<size_t>(segment.dst_bytes)});
     }
-    target += run.dst_bytes;
+    target += segment.dst_bytes;
   });
   return status;
 }

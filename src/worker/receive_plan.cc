@@ -7,16 +7,17 @@
 #include "base/strings.h"
 #include "endpoint/transfers/chunks.h"
 #include "worker/device_memory.h"
-#include "worker/pieces.h"
+#include "worker/route_segments.h"
 #include "worker/table_file.h"
 
 namespace weightcast::worker {
 namespace {
 
-/// Makes few ranges of many runs: those that touch become one, those that are equally far apart a pattern.
+/// Makes few ranges of many segments: those that touch become one, those that are equally far apart a
+/// pattern.
 class RangeMaker {
  public:
-  /// `whole`: what the offsets of runs to come count from.
+  /// `whole`: what the offsets of segments to come count from.
   Status Begin(LocalSlice whole) {
     WC_RETURN_IF_ERROR(Flush());
     whole_ = whole;
@@ -57,7 +58,7 @@ class RangeMaker {
   uint64_t offset_ = 0;
   uint64_t length_ = 0;
   uint64_t stride_ = 0;
-  uint64_t count_ = 0;  ///< 0: no run is kept.
+  uint64_t count_ = 0;  ///< 0: no segment is kept.
   std::vector<GrantRange> ranges_;
 };
 
@@ -69,13 +70,15 @@ Result<std::vector<GrantRange>> RangesOf(const ReceivePlan& plan, size_t source,
   for (const Item& item : batches.Of(batches.OfPart(part))) {
     if (std::exchange(last, item.route) == item.route) continue;  // Another part of the same route.
     const auto& route = plan.table.routes[item.route];
-    WC_ASSIGN_OR_RETURN(const RoutePieces pieces, PiecesOf(plan.table, route));
+    WC_ASSIGN_OR_RETURN(const RouteSegments segments, SegmentsOf(plan.table, route));
     WC_RETURN_IF_ERROR(ranges.Begin(plan.memory->SliceOf(plan.shards[route.dst_shard])));
     Status status;
-    ForEachRun(pieces, {.route = item.route, .first = 0, .count = pieces.elements}, [&](const Run& run) {
-      if (!status.ok()) return;
-      status = ranges.Add(static_cast<uint64_t>(run.dst_offset), static_cast<uint64_t>(run.dst_bytes));
-    });
+    ForEachSegment(segments, {.route = item.route, .first = 0, .count = segments.elements},
+                   [&](const ItemSegment& segment) {
+                     if (!status.ok()) return;
+                     status = ranges.Add(static_cast<uint64_t>(segment.dst_offset),
+                                         static_cast<uint64_t>(segment.dst_bytes));
+                   });
     WC_RETURN_IF_ERROR(status);
   }
   return ranges.Finish();
@@ -94,9 +97,11 @@ uint64_t ChunksOf(const ReceivePlan& plan, size_t source, uint32_t first, uint32
   });
   ChunkCounter counter(all_to_device ? DeviceChunk(chunk) : chunk);
   for_each_item([&](const Item& item, const plan::RankTable::Route& route) {
-    const auto pieces = PiecesOf(plan.table, route);
+    const auto pieces = SegmentsOf(plan.table, route);
     if (!pieces.ok()) return;  // MakeReceivePlan has found that they can be had.
-    ForEachRun(*pieces, item, [&](const Run& run) { counter.Add(static_cast<uint64_t>(run.dst_bytes)); });
+    ForEachSegment(*pieces, item, [&](const ItemSegment& segment) {
+      counter.Add(static_cast<uint64_t>(segment.dst_bytes));
+    });
   });
   return counter.count();
 }

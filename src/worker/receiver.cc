@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/strings.h"
 #include "endpoint/transfers/chunks.h"
-#include "worker/pieces.h"
+#include "worker/route_segments.h"
 
 namespace weightcast::worker {
 
@@ -285,11 +285,11 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
   std::vector<const std::byte*> bases;
   for (const Item& item : plan_->batches[index].Of(transfer)) {
     const auto& route = plan_->table.routes[item.route];
-    WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan_->table, route));
+    WC_ASSIGN_OR_RETURN(const RouteSegments segments, SegmentsOf(plan_->table, route));
     const std::byte* base = plan_->memory->LandingOf(plan_->shards[route.dst_shard]);
-    ForEachRun(runs, item, [&](const Run& run) {
-      pieces.push_back({.local_offset = static_cast<uint64_t>(run.dst_offset),
-                        .length = static_cast<uint64_t>(run.dst_bytes)});
+    ForEachSegment(segments, item, [&](const ItemSegment& segment) {
+      pieces.push_back({.local_offset = static_cast<uint64_t>(segment.dst_offset),
+                        .length = static_cast<uint64_t>(segment.dst_bytes)});
       bases.push_back(base);
     });
   }

@@ -43,7 +43,7 @@ struct SendJob {
   bool path = false;  ///< The outcome is the connection's, not ours.
   SendClock clock;
   uint64_t bytes = 0;   ///< Given to the connection,
-  uint64_t pieces = 0;  ///< in so many contiguous runs.
+  uint64_t pieces = 0;  ///< in so many segments.
   /// Set if the destination compares. Shared by the jobs of an update that send the same.
   std::shared_ptr<PairDigests> digests;
 

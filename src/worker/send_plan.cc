@@ -156,25 +156,25 @@ Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const 
   for (const Item& item : plan.batches[target].Of(transfer)) {
     const auto& route = plan.table.routes[item.route];
     const bool stage = plan.IsStaged(route);
-    WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan.table, route));
+    WC_ASSIGN_OR_RETURN(const RouteSegments segments, SegmentsOf(plan.table, route));
     if (stage) {
       staged = StagedAt(staging, staged);
-      WC_RETURN_IF_ERROR(stager.Add(item, runs, staged));
+      WC_RETURN_IF_ERROR(stager.Add(item, segments, staged));
     }
     const LocalSlice source =
         stage ? staging.slice : plan.memory->regions.slices()[plan.sources[route.src_shard]];
     const RemoteSlice& place = plan.places[route.dst_shard];
     Status outside;
-    ForEachRun(runs, item, [&](const Run& run) {
-      const auto bytes = static_cast<uint64_t>(run.dst_bytes);
-      const auto local = source.Slice(stage ? staged : static_cast<uint64_t>(run.src_offset), bytes);
-      const auto remote = place.Slice(static_cast<uint64_t>(run.dst_offset), bytes);
+    ForEachSegment(segments, item, [&](const ItemSegment& segment) {
+      const auto bytes = static_cast<uint64_t>(segment.dst_bytes);
+      const auto local = source.Slice(stage ? staged : static_cast<uint64_t>(segment.src_offset), bytes);
+      const auto remote = place.Slice(static_cast<uint64_t>(segment.dst_offset), bytes);
       if (!local.ok() || !remote.ok()) {
         outside = local.ok() ? remote.status() : local.status();
         return;
       }
       pieces.push_back({*local, *remote});
-      if (stage) staged += static_cast<uint64_t>(run.dst_bytes);
+      if (stage) staged += static_cast<uint64_t>(segment.dst_bytes);
     });
     WC_RETURN_IF_ERROR(outside);
   }

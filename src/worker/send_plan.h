@@ -17,8 +17,8 @@
 #include "weightcast/worker.h"
 #include "worker/batches.h"
 #include "worker/gather.h"
-#include "worker/pieces.h"
 #include "worker/region_set.h"
+#include "worker/route_segments.h"
 #include "worker/staging.h"
 
 namespace weightcast::worker {

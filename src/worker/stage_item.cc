@@ -64,7 +64,7 @@ uint64_t StagedBytes(const SendPlan& plan, const Item& item) {
   return static_cast<uint64_t>(BytesOf(LandingDType(plan, item), item.count));
 }
 
-Status ItemStager::Add(const Item& item, const RoutePieces& runs, uint64_t at) {
+Status ItemStager::Add(const Item& item, const RouteSegments& segments, uint64_t at) {
   static trace::Counter& copied = trace::CounterNamed("gpu.host_casts");
   const DType to = LandingDType(plan_, item);
   std::byte* const target = space_.data + at;
@@ -84,7 +84,8 @@ Status ItemStager::Add(const Item& item, const RoutePieces& runs, uint64_t at) {
     return Status::Ok();
   }
   if (plan_.memory->reader != nullptr)
-    return ReadItem(*plan_.memory->reader, plan_.SourceOf(item), plan_.ShardOf(item), runs, item, to, target);
+    return ReadItem(*plan_.memory->reader, plan_.SourceOf(item), plan_.ShardOf(item), segments, item, to,
+                    target);
   return GatherOnHost(plan_, item, to, target);
 }
 

@@ -17,9 +17,9 @@ uint64_t StagedBytes(const SendPlan& plan, const Item& item);
 class ItemStager {
  public:
   ItemStager(const SendPlan& plan, const StagingSpace& space) : plan_(plan), space_(space) {}
-  /// Reads, gathers, casts and quantises one item to `at` in the space; its runs lie there one after another.
-  /// On a device it is only noted.
-  Status Add(const Item& item, const RoutePieces& runs, uint64_t at);
+  /// Reads, gathers, casts and quantises one item to `at` in the space; its segments lie there one after
+  /// another. On a device it is only noted.
+  Status Add(const Item& item, const RouteSegments& segments, uint64_t at);
   /// All bytes are in the space.
   Status Finish();
 

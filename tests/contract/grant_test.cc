@@ -208,7 +208,7 @@ bool TargetPlaces(const Subject& subject) {
 TEST_P(GrantTest, AGrantOpensItsRangesAlone) {
   constexpr uint64_t kRun = 64U << 10;
   const auto [owner, id, generation] = target_region.name;
-  const auto ranges = std::make_shared<const WriteRanges>(std::vector<WriteRanges::Runs>{
+  const auto ranges = std::make_shared<const WriteRanges>(std::vector<WriteRanges::Range>{
       {.region = id, .generation = generation, .offset = 0, .length = kRun, .stride = 2 * kRun, .count = 3},
       {.region = id, .generation = generation, .offset = 5 * kRun, .length = 2 * kRun}});
   ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, ranges).ok());

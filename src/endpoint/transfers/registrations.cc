@@ -168,7 +168,7 @@ void Registrations::Done(RegisteredMemory& registration) {
   if (table_.Drop(id)) OnUnused(id);
 }
 
-Result<transport::WriteRanges::Runs> Registrations::Granted(const LocalSlice& slice) {
+Result<transport::WriteRanges::Range> Registrations::Granted(const LocalSlice& slice) {
   const uint64_t serial = SliceAccess::SerialOf(slice);
   RegisteredMemory* const found = serial == 0 ? nullptr : Use(SliceAccess::IndexOf(slice));
   constexpr auto* kClosed =
@@ -176,7 +176,7 @@ Result<transport::WriteRanges::Runs> Registrations::Granted(const LocalSlice& sl
   if (found == nullptr) return Status(Code::kInvalidArgument, kClosed);
   const bool same = found->serial == serial;
   const bool writes = PeersWrite(found->access, /*granted=*/true);
-  const transport::WriteRanges::Runs granted{
+  const transport::WriteRanges::Range granted{
       .region = found->name.id, .generation = found->name.generation, .length = found->memory.length};
   Done(*found);
   if (same && writes) return granted;
@@ -185,7 +185,7 @@ Result<transport::WriteRanges::Runs> Registrations::Granted(const LocalSlice& sl
 }
 
 Result<transport::GrantReach> Registrations::ReachOf(std::span<const GrantRange> ranges) {
-  std::vector<transport::WriteRanges::Runs> all;
+  std::vector<transport::WriteRanges::Range> all;
   all.reserve(ranges.size());
   for (const GrantRange& range : ranges) {
     const uint64_t length = range.first.length();

@@ -82,7 +82,7 @@ class Registrations {
 
  private:
   /// The whole of the live registration that a slice names, if it takes writes.
-  Result<transport::WriteRanges::Runs> Granted(const LocalSlice& slice);
+  Result<transport::WriteRanges::Range> Granted(const LocalSlice& slice);
   Result<Handle> AcquireDevice(const Memory& memory, Access access);
   Result<std::shared_ptr<RegisteredMemory>> Make(const DescribedMemory& memory, Access access);
   Status RegisterWithAll(RegisteredMemory& registration);

@@ -22,7 +22,7 @@ OwnCopies::Step OwnCopies::Copy(Pending& front, Path path, const Ends& ends, Cod
   device::Engine& engine = devices_.engines.Of(ends.local->device->device);
   const uint64_t first = std::min(front.op.length - front.done, kDevicePiece);
   if (!engine.Fits(1, first) || (engine.Busy() && !FillsBatch())) return Step::kStalled;
-  if (front.done == 0 && Overlaps(queue_.next(), SpanOf(front.op, ends))) return Step::kStalled;
+  if (front.done == 0 && Overlaps(queue_.next(), RangeOf(front.op, ends))) return Step::kStalled;
   // One for the batch, before any of the words that forbid is looked at.
   if (path == Path::kPush) outbox_->BeginDevice();
   GatheredCopies batch;
@@ -49,12 +49,12 @@ uint64_t OwnCopies::Gather(GatheredCopies& batch, const device::Engine& engine, 
       ends = *joined;
     }
     const Op& op = pending.op;
-    const Span to = SpanOf(op, ends);
+    const Range to = RangeOf(op, ends);
     std::byte* const here = ends.local->address + op.local_offset + pending.done;
     std::byte* const there = ends.source->At(op.remote_offset + pending.done);
     pending.gathered = std::min(op.length - pending.done, batch.room());
     if (!engine.Fits(batch.pieces() + 1, batch.bytes() + pending.gathered)) break;
-    spans_[index % SendQueue::kMost] = to;
+    ranges_[index % SendQueue::kMost] = to;
     const bool write = path == Path::kPush;
     const bool same = index != queue_.next() && queue_.At(index - 1).op.local == op.local &&
                       queue_.At(index - 1).op.remote == op.remote;
@@ -82,7 +82,7 @@ std::optional<OwnCopies::Ends> OwnCopies::Join(uint64_t index, Path path, const 
       devices_.sources.Find({region->name.id, region->name.generation}, local->device->uuid());
   if (source == nullptr || source->state != Source::State::kReady) return std::nullopt;
   const Ends ends{.local = local, .region = region, .source = source};
-  if (!Inside(op, ends) || Overlaps(index, SpanOf(op, ends))) return std::nullopt;
+  if (!Inside(op, ends) || Overlaps(index, RangeOf(op, ends))) return std::nullopt;
   if (queue_.Admitted(op, *region) != Code::kOk) return std::nullopt;
   queue_.EnterScope(pending);
   return ends;
@@ -113,18 +113,18 @@ bool OwnCopies::Inside(const Op& op, const Ends& ends) {
   return op.remote_offset <= ends.source->length && op.length <= ends.source->length - op.remote_offset;
 }
 
-OwnCopies::Span OwnCopies::SpanOf(const Op& op, const Ends& ends) {
+OwnCopies::Range OwnCopies::RangeOf(const Op& op, const Ends& ends) {
   const std::byte* const to =
       op.kind == OpKind::kWrite ? ends.source->At(op.remote_offset) : ends.local->address + op.local_offset;
   return {.begin = to, .end = to + op.length};
 }
 
 /// Two copies that are under way must not touch the same bytes: whether one before `end` does, or will as it
-/// is gathered already. Those before the front are all of one path here, so each has its span.
-bool OwnCopies::Overlaps(uint64_t end, const Span& span) {
+/// is gathered already. Those before the front are all of one path here, so each has its range.
+bool OwnCopies::Overlaps(uint64_t end, const Range& range) {
   for (uint64_t index = queue_.head(); index != end; ++index) {
-    const Span& other = spans_[index % SendQueue::kMost];
-    if (other.begin >= span.end || span.begin >= other.end) continue;
+    const Range& other = ranges_[index % SendQueue::kMost];
+    if (other.begin >= range.end || range.begin >= other.end) continue;
     const Pending& before = queue_.At(index);
     if (index >= queue_.next() || !before.engine->Over(before.ticket)) return true;
   }

@@ -38,7 +38,7 @@ class OwnCopies : public QueueWorker {
  private:
   static constexpr size_t kMostPushes = 64;  ///< Batches: of eight devices.
   /// The bytes that a copy writes.
-  struct Span {
+  struct Range {
     const std::byte* begin = nullptr;
     const std::byte* end = nullptr;
   };
@@ -52,14 +52,14 @@ class OwnCopies : public QueueWorker {
   void TakeUp(uint64_t end, const device::Engine& engine, uint64_t ticket, Path path);
   [[nodiscard]] bool FillsBatch();
   [[nodiscard]] static bool Inside(const Op& op, const Ends& ends);
-  [[nodiscard]] static Span SpanOf(const Op& op, const Ends& ends);
-  [[nodiscard]] bool Overlaps(uint64_t end, const Span& span);
+  [[nodiscard]] static Range RangeOf(const Op& op, const Ends& ends);
+  [[nodiscard]] bool Overlaps(uint64_t end, const Range& range);
   Step FinishPush(Pending& pending);
   [[nodiscard]] Code ReadOutcome(const Pending& pending) const;
 
   SenderDevices devices_;
-  std::array<Span, SendQueue::kMost> spans_;  ///< By number: all that are under way are looked through.
-  Ring<PushedBatch> pushes_{kMostPushes};     ///< Batches of which the peer has not heard that they are over.
+  std::array<Range, SendQueue::kMost> ranges_;  ///< By number: all that are under way are looked through.
+  Ring<PushedBatch> pushes_{kMostPushes};  ///< Batches of which the peer has not heard that they are over.
 };
 
 }  // namespace weightcast::transport::shm

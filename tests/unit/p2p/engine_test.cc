@@ -55,7 +55,7 @@ class EngineTest : public ::testing::TestWithParam<const char*> {
     to_a = accepted.ok() ? accepted->channel : 0;
   }
 
-  static Local All(uint64_t memory, Bytes& bytes) { return {memory, bytes.data(), bytes.size()}; }
+  static LocalSlice All(uint64_t memory, Bytes& bytes) { return {memory, bytes.data(), bytes.size()}; }
   static uint64_t Reg(Engine& engine, Bytes& bytes) {
     const auto memory = engine.Register(bytes);
     EXPECT_TRUE(memory.ok()) << memory.status().ToString();
@@ -78,8 +78,8 @@ TEST_P(EngineTest, SendMeetsRecvWhicheverIsCalledFirst) {
   Bytes target(100000);
   const uint64_t from = Reg(*a, source);
   const uint64_t to = Reg(*b, target);
-  const Local source_all = All(from, source);
-  const Local target_all = All(to, target);
+  const LocalSlice source_all = All(from, source);
+  const LocalSlice target_all = All(to, target);
   for (const bool send_first : {true, false}) {
     std::fill(target.begin(), target.end(), std::byte{0});
     Result<uint64_t> send = Status(Code::kInternal, "");
@@ -105,8 +105,8 @@ TEST_P(EngineTest, ManySendsMeetTheirRecvsInOrderBothWays) {
     const uint64_t from = Reg(*engines[side], sources[side]);
     const uint64_t to = Reg(*engines[side], targets[side]);
     for (size_t i = 0; i < kCount; ++i) {
-      const Local source{from, sources[side].data() + i * kSize, kSize};
-      const Local target{to, targets[side].data() + i * kSize, kSize};
+      const LocalSlice source{from, sources[side].data() + i * kSize, kSize};
+      const LocalSlice target{to, targets[side].data() + i * kSize, kSize};
       const auto receive = engines[side]->Receive(channels[side], {&target, 1});
       const auto send = engines[side]->Send(channels[side], {&source, 1});
       ASSERT_TRUE(receive.ok() && send.ok());
@@ -125,9 +125,9 @@ TEST_P(EngineTest, VectorsMayBeCutDifferently) {
   Bytes target(60000);
   const uint64_t from = Reg(*a, source);
   const uint64_t to = Reg(*b, target);
-  const std::vector<Local> sends = {
+  const std::vector<LocalSlice> sends = {
       {from, source.data(), 10000}, {from, source.data() + 10000, 0}, {from, source.data() + 10000, 50000}};
-  std::vector<Local> receives;
+  std::vector<LocalSlice> receives;
   for (size_t i = 0; i < 60000; i += 20) receives.push_back({to, target.data() + i, 20});  // Three messages.
   const auto receive = b->Receive(to_a, receives);
   const auto send = a->Send(to_b, sends);
@@ -148,19 +148,19 @@ TEST_P(EngineTest, ARecvMayBeLargerAndGetsTheBytesInFront) {
   Bytes target(100);
   const uint64_t from = Reg(*a, source);
   const uint64_t to = Reg(*b, target);
-  const Local begin{from, source.data(), 10};
-  const Local rest{from, source.data() + 10, 50};
-  const Local small{to, target.data(), 20};
-  const Local large{to, target.data() + 20, 80};
-  const Local all{to, target.data(), 100};
-  const Local beyond{to, target.data(), 1000};
+  const LocalSlice begin{from, source.data(), 10};
+  const LocalSlice rest{from, source.data() + 10, 50};
+  const LocalSlice small{to, target.data(), 20};
+  const LocalSlice large{to, target.data() + 20, 80};
+  const LocalSlice all{to, target.data(), 100};
+  const LocalSlice beyond{to, target.data(), 1000};
   const auto filled = [&](const std::vector<std::tuple<size_t, size_t, size_t>>& copies) {
     Bytes bytes(100);
     for (const auto& [at, offset, length] : copies)
       std::copy_n(source.begin() + offset, length, bytes.begin() + at);
     return bytes;
   };
-  const std::tuple<std::vector<Local>, std::vector<Local>, Bytes> cases[] = {
+  const std::tuple<std::vector<LocalSlice>, std::vector<LocalSlice>, Bytes> cases[] = {
       {{begin, rest}, {small, large}, filled({{0, 0, 10}, {20, 10, 50}})},
       {{rest, begin}, {small, large}, filled({{0, 10, 50}, {50, 0, 10}})},  // No room for the first: a row.
       {{begin, rest}, {all}, filled({{0, 0, 60}})},
@@ -180,8 +180,8 @@ TEST_P(EngineTest, ARecvMayBeLargerAndGetsTheBytesInFront) {
 TEST_P(EngineTest, ASendLargerThanItsRecvFailsOnBothSidesAndNamesBothSizes) {
   Bytes source = Pattern(100, 1);
   Bytes target(99);
-  const Local from = All(Reg(*a, source), source);
-  const Local to = All(Reg(*b, target), target);
+  const LocalSlice from = All(Reg(*a, source), source);
+  const LocalSlice to = All(Reg(*b, target), target);
   const auto send = a->Send(to_b, {&from, 1});
   const auto receive = b->Receive(to_a, {&to, 1});
   EXPECT_THAT(WaitFor(*a, send).message(), HasSubstr("a send of 100 bytes meets a recv of 99"));
@@ -190,7 +190,7 @@ TEST_P(EngineTest, ASendLargerThanItsRecvFailsOnBothSidesAndNamesBothSizes) {
   EXPECT_THAT(there.message(), HasSubstr("a send of 100 bytes meets a recv of 99"));
   EXPECT_EQ(target, Bytes(99));
   // The next pair is not disturbed.
-  const Local part{from.memory, source.data(), 99};
+  const LocalSlice part{from.memory, source.data(), 99};
   const auto again = a->Send(to_b, {&part, 1});
   EXPECT_EQ(WaitFor(*b, b->Receive(to_a, {&to, 1})), Status::Ok());
   EXPECT_EQ(WaitFor(*a, again), Status::Ok());
@@ -201,19 +201,19 @@ TEST_P(EngineTest, AdvertisedMemoryIsReadAndWritten) {
   Bytes mine = Pattern(5000, 1);
   Bytes theirs = Pattern(5000, 2);
   const Bytes before = theirs;
-  const Local here = All(Reg(*a, mine), mine);
+  const LocalSlice here = All(Reg(*a, mine), mine);
   const uint64_t there = Reg(*b, theirs);
   const auto advert = b->Advertise({there, theirs.data() + 1000, 3000});
   ASSERT_TRUE(advert.ok());
-  const Local first{here.memory, mine.data(), 2000};
+  const LocalSlice first{here.memory, mine.data(), 2000};
   EXPECT_EQ(WaitFor(*a, a->Write(to_b, {&first, 1}, {&*advert, 1})), Status::Ok());
   EXPECT_EQ(Bytes(theirs.begin() + 1000, theirs.begin() + 3000), Bytes(mine.begin(), mine.begin() + 2000));
   EXPECT_EQ(Bytes(theirs.begin() + 3000, theirs.end()), Bytes(before.begin() + 3000, before.end()));
-  const Local last{here.memory, mine.data() + 2000, 3000};
+  const LocalSlice last{here.memory, mine.data() + 2000, 3000};
   EXPECT_EQ(WaitFor(*a, a->Read(to_b, {&last, 1}, {&*advert, 1})), Status::Ok());
   EXPECT_EQ(Bytes(mine.begin() + 2000, mine.end()), Bytes(theirs.begin() + 1000, theirs.begin() + 4000));
 
-  const Local all = All(here.memory, mine);
+  const LocalSlice all = All(here.memory, mine);
   const auto beyond = a->Write(to_b, {&all, 1}, {&*advert, 1});
   EXPECT_EQ(beyond.status().code(), Code::kOutOfBounds);
   Advert forged = *advert;
@@ -227,7 +227,7 @@ TEST_P(EngineTest, AdvertisedMemoryIsReadAndWritten) {
 TEST_P(EngineTest, DeregisteredMemoryIsRefusedByName) {
   Bytes mine = Pattern(100, 1);
   Bytes theirs(100);
-  const Local here = All(Reg(*a, mine), mine);
+  const LocalSlice here = All(Reg(*a, mine), mine);
   const uint64_t memory = Reg(*b, theirs);
   const auto advert = b->Advertise(All(memory, theirs));
   ASSERT_TRUE(advert.ok());
@@ -244,8 +244,8 @@ TEST_P(EngineTest, MemoryOfOneCall) {
   Bytes source = Pattern(3000, 1);
   Bytes target(3000);
   for (int i = 0; i < 3; ++i) {
-    const Local from = All(0, source);
-    const Local to = All(0, target);
+    const LocalSlice from = All(0, source);
+    const LocalSlice to = All(0, target);
     const auto receive = b->Receive(to_a, {&to, 1});
     EXPECT_EQ(WaitFor(*a, a->Send(to_b, {&from, 1})), Status::Ok());
     EXPECT_EQ(WaitFor(*b, receive), Status::Ok());
@@ -255,7 +255,7 @@ TEST_P(EngineTest, MemoryOfOneCall) {
   ASSERT_TRUE(advert.ok());
   EXPECT_EQ(b->Advertise(All(0, target)).value().memory, advert->memory) << "not once more for each call";
   source = Pattern(3000, 2);
-  const Local from = All(0, source);
+  const LocalSlice from = All(0, source);
   EXPECT_EQ(WaitFor(*a, a->Write(to_b, {&from, 1}, {&*advert, 1})), Status::Ok());
   EXPECT_EQ(target, source);
 }
@@ -263,8 +263,8 @@ TEST_P(EngineTest, MemoryOfOneCall) {
 TEST_P(EngineTest, AnInterruptedRecvLetsGoOfItsMemory) {
   Bytes source = Pattern(100, 1);
   Bytes target(100);
-  const Local from = All(Reg(*a, source), source);
-  const Local to = All(Reg(*b, target), target);
+  const LocalSlice from = All(Reg(*a, source), source);
+  const LocalSlice to = All(Reg(*b, target), target);
   const auto receive = b->Receive(to_a, {&to, 1});
   ASSERT_TRUE(receive.ok());
   EXPECT_EQ(b->Wait(*receive, [] { return true; }).code(), Code::kCancelled);
@@ -280,8 +280,8 @@ TEST_P(EngineTest, AnInterruptedRecvLetsGoOfItsMemory) {
 TEST_P(EngineTest, ARecvThatIsInterruptedMidwayEndsItsSendTheSameWay) {
   Bytes source = Pattern(32 << 20, 1);
   Bytes target(source.size());
-  const Local from = All(Reg(*a, source), source);
-  const Local to = All(Reg(*b, target), target);
+  const LocalSlice from = All(Reg(*a, source), source);
+  const LocalSlice to = All(Reg(*b, target), target);
   for (int round = 0; round < 10; ++round) {
     const auto receive = b->Receive(to_a, {&to, 1});
     const auto send = a->Send(to_b, {&from, 1});
@@ -297,8 +297,8 @@ TEST_P(EngineTest, ARecvThatIsInterruptedMidwayEndsItsSendTheSameWay) {
 TEST_P(EngineTest, PollTellsTheEndOnce) {
   Bytes source = Pattern(100, 1);
   Bytes target(100);
-  const Local from = All(Reg(*a, source), source);
-  const Local to = All(Reg(*b, target), target);
+  const LocalSlice from = All(Reg(*a, source), source);
+  const LocalSlice to = All(Reg(*b, target), target);
   const auto receive = b->Receive(to_a, {&to, 1});
   EXPECT_EQ(b->Poll(*receive), std::nullopt);
   const auto send = a->Send(to_b, {&from, 1});
@@ -319,8 +319,8 @@ TEST_P(EngineTest, PollLoopsEndManyOperations) {
   const uint64_t to = Reg(*b, target);
   std::vector<std::pair<Engine*, uint64_t>> open;
   for (size_t i = 0; i < kCount; ++i) {
-    const Local here{from, source.data() + i * kSize, kSize};
-    const Local there{to, target.data() + i * kSize, kSize};
+    const LocalSlice here{from, source.data() + i * kSize, kSize};
+    const LocalSlice there{to, target.data() + i * kSize, kSize};
     open.emplace_back(a.get(), a->Send(to_b, {&here, 1}).value());
     open.emplace_back(b.get(), b->Receive(to_a, {&there, 1}).value());
   }
@@ -338,7 +338,7 @@ TEST_P(EngineTest, PollLoopsEndManyOperations) {
 
 TEST_P(EngineTest, WhatWaitsEndsWithThePeer) {
   Bytes bytes(100);
-  const Local all = All(Reg(*a, bytes), bytes);
+  const LocalSlice all = All(Reg(*a, bytes), bytes);
   const auto send = a->Send(to_b, {&all, 1});
   const auto receive = a->Receive(to_b, {&all, 1});
   b.reset();
@@ -356,9 +356,9 @@ TEST_P(EngineTest, ARemovedChannelEndsAtBothEndsAndNoOther) {
   const auto accepted = a->Accept(Soon(), Never);
   ASSERT_TRUE(accepted.ok());
   Bytes bytes(100);
-  const Local in_a = All(Reg(*a, bytes), bytes);
+  const LocalSlice in_a = All(Reg(*a, bytes), bytes);
   Bytes other(100);
-  const Local in_b = All(Reg(*b, other), other);
+  const LocalSlice in_b = All(Reg(*b, other), other);
   const auto receive = b->Receive(to_a, {&in_b, 1});
   EXPECT_TRUE(a->HasChannel(to_b));
   ASSERT_EQ(a->CloseChannel(to_b), Status::Ok());
@@ -380,8 +380,8 @@ TEST_P(EngineTest, TheSharedChannelIsOneForBoth) {
   EXPECT_EQ(a->ChannelTo(5), std::nullopt);
   Bytes source = Pattern(100, 1);
   Bytes target(100);
-  const Local from = All(Reg(*a, source), source);
-  const Local to = All(Reg(*b, target), target);
+  const LocalSlice from = All(Reg(*a, source), source);
+  const LocalSlice to = All(Reg(*b, target), target);
   const auto receive = b->Receive(*there, {&to, 1});
   EXPECT_EQ(WaitFor(*a, a->Send(*here, {&from, 1})), Status::Ok());
   EXPECT_EQ(WaitFor(*b, receive), Status::Ok());
@@ -402,13 +402,13 @@ TEST_P(EngineTest, ByHostAndPortToo) {
 TEST_P(EngineTest, WrongArgumentsAreRefused) {
   Bytes bytes(100);
   const uint64_t memory = Reg(*a, bytes);
-  const Local beyond{memory, bytes.data() + 50, 51};
+  const LocalSlice beyond{memory, bytes.data() + 50, 51};
   EXPECT_EQ(a->Send(to_b, {&beyond, 1}).status().code(), Code::kOutOfBounds);
-  const Local before{memory, bytes.data() - 1, 1};
+  const LocalSlice before{memory, bytes.data() - 1, 1};
   EXPECT_EQ(a->Receive(to_b, {&before, 1}).status().code(), Code::kOutOfBounds);
-  const Local end{memory, bytes.data() + 100, 1};
+  const LocalSlice end{memory, bytes.data() + 100, 1};
   EXPECT_EQ(a->Receive(to_b, {&end, 1}).status().code(), Code::kOutOfBounds);
-  const Local unknown{memory + 17, bytes.data(), 1};
+  const LocalSlice unknown{memory + 17, bytes.data(), 1};
   EXPECT_EQ(a->Send(to_b, {&unknown, 1}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(a->Send(to_b + 99, {}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(a->Connect(a->metadata(), false, Soon(), Never).status().code(), Code::kInvalidArgument);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "plan/quantise.h"
-#include "worker/pieces.h"
+#include "worker/route_segments.h"
 #include "worker/shards.h"
 
 namespace weightcast::worker {
@@ -136,16 +136,16 @@ TEST(Pieces, PartsOfARouteMakeUpTheWhole) {
   const auto segments = plan::Segments::Of({{0, 0}, {64, 80}}, DType::kF32, {{0, 10}, {64, 40}}, DType::kBF16,
                                            {{0, 16}, {64, 32}}, {0, 16});
   ASSERT_TRUE(segments.ok());
-  const RoutePieces route{.segments = *segments, .elements = 64 * 32, .src_bits = 32, .dst_bits = 16};
+  const RouteSegments route{.segments = *segments, .elements = 64 * 32, .src_bits = 32, .dst_bits = 16};
   std::vector<int64_t> hits(64 * 40, 0);
   for (int64_t first = 0; first < route.elements; first += 100) {
     const Item item{0, first, std::min<int64_t>(100, route.elements - first)};
     int64_t expected = first;
-    ForEachRun(route, item, [&](const worker::Run& run) {
-      EXPECT_EQ(run.dst_offset, (expected / 32 * 40 + 6 + expected % 32) * 2);
-      EXPECT_EQ(run.src_offset, (expected / 32 * 80 + 16 + expected % 32) * 4);
-      expected += run.dst_bytes / 2;
-      for (int64_t b = 0; b < run.dst_bytes / 2; ++b) ++hits[run.dst_offset / 2 + b];
+    ForEachSegment(route, item, [&](const worker::ItemSegment& segment) {
+      EXPECT_EQ(segment.dst_offset, (expected / 32 * 40 + 6 + expected % 32) * 2);
+      EXPECT_EQ(segment.src_offset, (expected / 32 * 80 + 16 + expected % 32) * 4);
+      expected += segment.dst_bytes / 2;
+      for (int64_t b = 0; b < segment.dst_bytes / 2; ++b) ++hits[segment.dst_offset / 2 + b];
     });
     EXPECT_EQ(expected, first + item.count);
   }

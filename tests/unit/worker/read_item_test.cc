@@ -43,10 +43,10 @@ std::vector<Element> ReadColumns(Numbers& reader, DType from, DType to, int64_t 
   const auto segments = plan::Segments::Of(whole, from, {{0, 0}, {kShardRows, kWide}}, to,
                                            {{0, kFrom}, {kShardRows, kWide}}, {0, 0});
   EXPECT_TRUE(segments.ok());
-  const RoutePieces route{.segments = *segments,
-                          .elements = kShardRows * kWide,
-                          .src_bits = 16,
-                          .dst_bits = 8 * static_cast<int>(sizeof(Element))};
+  const RouteSegments route{.segments = *segments,
+                            .elements = kShardRows * kWide,
+                            .src_bits = 16,
+                            .dst_bits = 8 * static_cast<int>(sizeof(Element))};
   const Shard shard{.tensor = {"w", from, {kShardRows, kShardColumns}}, .part = whole};
   std::vector<Element> read(static_cast<size_t>(count));
   const Status status = ReadItem(reader, 3, shard, route, {.first = first, .count = count}, to,
@@ -91,7 +91,7 @@ TEST(ReadItemTest, AnErrorOfTheReaderIsReturned) {
   Numbers reader;
   const Box whole{{0}, {4}};
   const auto segments = plan::Segments::Of(whole, DType::kU8, whole, DType::kU8, whole, {0});
-  const RoutePieces route{.segments = *segments, .elements = 4, .src_bits = 8, .dst_bits = 8};
+  const RouteSegments route{.segments = *segments, .elements = 4, .src_bits = 8, .dst_bits = 8};
   const Shard shard{.tensor = {"w", DType::kU8, {4}}, .part = whole};
   std::byte target[4];
   EXPECT_EQ(ReadItem(reader, 0, shard, route, {.first = 0, .count = 4}, DType::kU8, target).code(),

@@ -36,8 +36,8 @@ Status P2pMessenger::Meet(std::string_view metadata) {
   return Status::Ok();
 }
 
-std::vector<p2p::Local> P2pMessenger::LocalsOf(std::span<const MessagePiece> pieces) const {
-  std::vector<p2p::Local> locals;
+std::vector<p2p::LocalSlice> P2pMessenger::LocalsOf(std::span<const MessagePiece> pieces) const {
+  std::vector<p2p::LocalSlice> locals;
   locals.reserve(pieces.size());
   for (const auto& [offset, length] : pieces) locals.push_back({memory_, bytes_.data() + offset, length});
   return locals;

@@ -38,7 +38,7 @@ class P2pMessenger {
   Result<uint64_t> Send(std::span<const MessagePiece> pieces) const;
   Result<uint64_t> Receive(std::span<const MessagePiece> pieces) const;
   Status Wait(uint64_t operation) const;
-  [[nodiscard]] std::vector<p2p::Local> LocalsOf(std::span<const MessagePiece> pieces) const;
+  [[nodiscard]] std::vector<p2p::LocalSlice> LocalsOf(std::span<const MessagePiece> pieces) const;
 
   std::unique_ptr<p2p::Engine> engine_;
   std::span<std::byte> bytes_;

@@ -1,10 +1,10 @@
-#include "worker/pieces.h"
+#include "worker/route_segments.h"
 
 #include "base/strings.h"
 
 namespace weightcast::worker {
 
-Result<RoutePieces> PiecesOf(const plan::RankTable& table, const plan::RankTable::Route& route) {
+Result<RouteSegments> SegmentsOf(const plan::RankTable& table, const plan::RankTable::Route& route) {
   const auto& source = table.source_shards[route.src_shard];
   const auto& destination = table.destination_shards[route.dst_shard];
   const DType src_dtype = table.SourceTensor(route.src_shard).dtype;
@@ -14,10 +14,10 @@ Result<RoutePieces> PiecesOf(const plan::RankTable& table, const plan::RankTable
   if (!segments.ok())
     return Error(segments.status().code(), "tensor '", table.SourceTensor(route.src_shard).name,
                  "': ", segments.status().message());
-  return RoutePieces{.segments = *segments,
-                     .elements = plan::ElementsOf(route.src_box),
-                     .src_bits = BitsOf(src_dtype),
-                     .dst_bits = BitsOf(dst_dtype)};
+  return RouteSegments{.segments = *segments,
+                       .elements = plan::ElementsOf(route.src_box),
+                       .src_bits = BitsOf(src_dtype),
+                       .dst_bits = BitsOf(dst_dtype)};
 }
 
 }  // namespace weightcast::worker
