@@ -64,6 +64,7 @@ def test_help_has_every_option_in_its_group_and_no_long_line(capsys, monkeypatch
     assert sorted(sum((found[title] for title in expected[1:]), [])) == sorted(
         field.name for field in dataclasses.fields(Options)
     )
+    assert "--config examples/rl_sort.json" in groups["examples"].split("\n")[1]  # It learns.
     for title, name in (("model", "dtype"), ("data", "reward"), ("algorithm", "clip"), ("transfer", "sync")):
         assert name in found[title]
 

@@ -369,7 +369,7 @@ class _Parser(argparse.ArgumentParser):
 
 _DESCRIPTION = "Reinforcement learning of a language model: trainers and engines in processes of their own."
 _EPILOG = """examples:
-  torchrun --nproc_per_node 4 -m weightcast.rl --num_training 2 --num_inference 2
+  torchrun --standalone --nproc_per_node 4 -m -- weightcast.rl --config examples/rl_sort.json
 
   PLACES="--controller head:29750 --rollout_queue head:29600"
   torchrun --nproc_per_node 2 -m weightcast.rl --role trainer $PLACES
