@@ -75,7 +75,8 @@ forwarded() {
   for name in $(compgen -e); do
     case $name in
       WEIGHTCAST_TOKEN) ;;
-      WEIGHTCAST_* | NCCL_* | GLOO_* | TORCH_* | WANDB_MODE | WANDB_PROJECT | OMP_NUM_THREADS | PYTHONPATH | PATH)
+      WEIGHTCAST_* | NCCL_* | GLOO_* | TORCH_* | WANDB_MODE | WANDB_PROJECT | OMP_NUM_THREADS | LOCAL_RANK | \
+        PYTHONPATH | PATH)
         printf '%s=%q ' "$name" "${!name}"
         ;;
     esac
@@ -118,7 +119,7 @@ start_all() {
   rank=0
   for node in $INFERENCE_NODES; do
     for ((number = 0; number < ENGINES_PER_NODE; number++)); do
-      start "$node" "engine-$rank" "$(inference_command "engine-$rank" "${options[@]}")"
+      LOCAL_RANK=$number start "$node" "engine-$rank" "$(inference_command "engine-$rank" "${options[@]}")"
       [[ -n $print_only ]] || engines+=("$!")
       rank=$((rank + 1))
     done

@@ -1,7 +1,7 @@
 # The command lines of a reinforcement-learning run on several nodes: the only place that has them.
 # Sourced by scripts/launch_all_nodes.sh and examples/slurm/rl.sbatch. What may be set before:
-#   RANKS_PER_NODE    trainers on each trainer node (1); processes on its CPU cores, no GPU is used
-#   ENGINES_PER_NODE  engines on each inference node (RANKS_PER_NODE)
+#   RANKS_PER_NODE    trainers on each trainer node (1): on its CPU cores, or with --device cuda a GPU each
+#   ENGINES_PER_NODE  engines on each inference node (RANKS_PER_NODE), likewise
 #   CONTROLLER_PORT   29750; QUEUE_PORT 29751; MASTER_PORT 29501
 #   TRAINER_NODES, CONTROLLER_NODE, INFERENCE_NODES   who does what; without: see assign_roles
 #   RL_MODULE         weightcast.rl

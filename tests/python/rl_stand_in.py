@@ -4,6 +4,7 @@ What fails or waits is told by --misbehave: trainer-fails, engine-fails, trainer
 """
 
 import argparse
+import os
 import socket
 import sys
 import time
@@ -53,7 +54,7 @@ def _generate(options: argparse.Namespace) -> None:
             queue.sendall(options.engine.encode())
     expected = sum(range(1, options.num_training + 1))
     assert (weights == expected).all(), weights
-    print(f"version {version}: {weights[0]}", flush=True)
+    print(f"version {version}: {weights[0]}, local rank {os.environ.get('LOCAL_RANK')}", flush=True)
 
 
 def _misbehave(how: str, role: str) -> None:

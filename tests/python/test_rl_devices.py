@@ -10,6 +10,8 @@ from weightcast.rl import devices, models, start  # noqa: E402
 from weightcast.rl.options import Options, parse  # noqa: E402
 from weightcast.rl.roles import Roles, roles_of  # noqa: E402
 
+PLACES = ["--controller", "a:1", "--rollout_queue", "a:2"]
+
 
 @pytest.fixture
 def gpus(monkeypatch):
@@ -63,9 +65,26 @@ def test_gpus_are_taken_as_they_are_named(gpus, devices_of):
     named = parse(["--trainer_devices", "3,1", "--engine_devices", "0,0"])
     assert named.on_gpu
     assert devices_of(named, 4) == ["cuda:3", "cuda:1", "cuda:0", "cuda:0"]
-    # An engine of its own knows of no other.
-    assert str(devices.device_of(parse(["--engine_devices", "2"]))) == "cuda:2"
-    assert str(devices.device_of(Options(device="cuda"))) == "cuda:0"
+
+
+def test_engines_of_a_host_without_torchrun_have_a_gpu_each(gpus, monkeypatch):
+    def choose(*arguments: str, **environment: str) -> str:
+        for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+            monkeypatch.setenv(name, environment.get(name, ""))
+        return str(devices.device_of(parse(["--role", "inference", *PLACES, *arguments])))
+
+    gpus(4)
+    assert choose("--device", "cuda") == "cuda:0"
+    assert choose("--device", "cuda", SLURM_LOCALID="3") == "cuda:3"
+    assert choose("--device", "cuda", SLURM_LOCALID="3", LOCAL_RANK="1") == "cuda:1"
+    assert choose("--engine_devices", "2,3", SLURM_LOCALID="1") == "cuda:3"
+    assert choose("--engine_devices", "2", SLURM_LOCALID="1") == "cuda:2"
+    with pytest.raises(InvalidArgument, match="no GPU 4 for engine 4 of this host: torch sees 4"):
+        choose("--device", "cuda", LOCAL_RANK="4")
+    with pytest.raises(InvalidArgument, match="names 2 GPUs, and this host has 3 engines"):
+        choose("--engine_devices", "2,3", LOCAL_RANK="2")
+    gpus(1)  # Slurm's --gpus-per-task shows each task its own alone.
+    assert choose("--device", "cuda", SLURM_LOCALID="3") == "cuda:0"
 
 
 def test_a_gpu_that_is_not_there_is_named(gpus, devices_of):

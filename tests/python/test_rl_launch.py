@@ -193,13 +193,13 @@ def test_by_ssh(tmp_path: pathlib.Path):
     shell = tmp_path / "ssh"
     shell.write_text('#!/bin/sh\nshift\nexec env -i HOME=/nowhere sh -c "$*"\n')
     shell.chmod(0o755)
-    run = Launch(
-        "--text", "it's a $HOME", logs=tmp_path, NODES="127.0.0.1 127.0.0.2", SSH=shell, **_here(tmp_path)
-    )
+    more = {"NODES": "127.0.0.1 127.0.0.2", "ENGINES_PER_NODE": 2, "SSH": shell, **_here(tmp_path)}
+    run = Launch("--text", "it's a $HOME", logs=tmp_path, **more)
     status, out, err = run.end()
     assert status == 0, err
-    assert "version 1: 1.0" in run.log("127.0.0.2-engine-0")
-    assert "it's a $HOME" in run.log("127.0.0.2-engine-0")
+    for number in (0, 1):
+        log = run.log(f"127.0.0.2-engine-{number}")
+        assert f"version 1: 1.0, local rank {number}" in log and "it's a $HOME" in log
 
 
 SRUN = """#!/usr/bin/env python3

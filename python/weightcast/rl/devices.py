@@ -6,6 +6,7 @@ Each host counts for itself: its trainers have the first GPUs, its engines the n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
@@ -26,7 +27,7 @@ def device_of(options: Options, roles: Roles | None = None, rank: int = 0) -> to
     if not options.on_gpu:
         return CPU
     if roles is None:
-        return _gpu(options, "engine", 0, 1)
+        return _gpu(options, "engine", *_place_alone(options))
     first = rank - from_environment("LOCAL_RANK")
     host = range(first, first + from_environment("LOCAL_WORLD_SIZE"))
     trainers, engines = ([one for one in host if one in ranks] for ranks in (roles.trainers, roles.engines))
@@ -35,6 +36,15 @@ def device_of(options: Options, roles: Roles | None = None, rank: int = 0) -> to
     if rank in engines:
         return _gpu(options, "engine", engines.index(rank), len(engines), behind=len(trainers))
     return CPU
+
+
+def _place_alone(options: Options) -> tuple[int, int]:
+    """Number and least count of the engine processes of this host, as whoever started this one says."""
+    named = options.engine_devices
+    if (named.count(",") + 1 if named else torch.cuda.device_count()) == 1:
+        return 0, 1  # Its only GPU is its own: chosen by the user, or by Slurm for this task.
+    place = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
+    return place, place + 1
 
 
 def check(options: Options) -> None:
