@@ -30,6 +30,23 @@ def test_the_seeds_options_are_taken():
     assert options.prompts_of_iteration == 8 * 8 and options.samples == 1
 
 
+GPT2 = "--num_training=24 --num_inference=8     --rl_iterations=10 --ppo_epochs=4 --rollouts_per_gpu=8"
+QWEN = "--model_name Qwen/Qwen2.5-0.5B --num_training=8 --num_inference=8 --dtype bfloat16"
+
+
+def test_the_seeds_own_lines():
+    """As its README types them for each node. The first one's model is in its script's name."""
+    named = f"--model_name gpt2 {GPT2}"
+    for given, world_size, dtype in ((named, 32, "float32"), (QWEN, 16, "bfloat16")):
+        options = parse(given.split())
+        assert (options.algorithm, options.task, options.dtype) == ("ppo", "text", dtype)
+        assert (options.rollouts_per_gpu, options.prompts_of_iteration, options.samples) == (8, 64, 1)
+        assert len(roles_of(options, world_size).engines) == 8 and options.model_name in given
+        assert " ".join(given.split()) in (ROOT / "docs" / "quickstart_rl.md").read_text()
+    assert (parse(GPT2.split()).model_name, parse(GPT2.split()).task) == ("tiny", "sort")
+    assert parse([*QWEN.split(), "--task", "sort"]).task == "sort"
+
+
 def test_each_engine_has_its_rollouts_and_trainers_share_them():
     """The seed's 24 trainers and 8 engines: shares of 64 prompts, none of them empty."""
     options = Options(num_training=24, num_inference=8, rollouts_per_gpu=8)

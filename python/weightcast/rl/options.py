@@ -80,7 +80,9 @@ class Options:
     )
     trainer: Literal["ddp", "fsdp2"] = _option("ddp", "how trainers share the model")
 
-    task: Literal["sort", "text"] = _option("sort", "built-in task", group="data")
+    task: Literal["", "sort", "text"] = _option(
+        "", "built-in task; empty: sort for tiny and tiny-qwen, text for other models", group="data"
+    )
     digits: int = _option(4, "how many digits the sorting task has", _AT_LEAST_1)
     prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
     reward: str = _option(
@@ -155,6 +157,10 @@ class Options:
     log_samples: int = _option(4, "completions of each iteration in samples.jsonl; 0: none", _AT_LEAST_0)
     log: str = _option("", "tensorboard, wandb, or both with a comma")
     plots: str = _option("", "folder for PNG plots")
+
+    def __post_init__(self) -> None:
+        if self.task == "":
+            self.task = "sort" if self.model_name in ("tiny", "tiny-qwen") else "text"
 
     @property
     def samples(self) -> int:
