@@ -25,7 +25,7 @@ import weightcast as wc
 from weightcast.rl.collectives import WAYS, Collective, PlainCopy, Roles, Way
 
 LAYERS, HIDDEN, WORDS, PLACES = 12, 768, 50257, 1024
-GLOO = ["tensor by tensor", "packed", "hierarchical"]
+GLOO = ["tensor by tensor", "packed", "all roots", "hierarchical"]
 PATHS = {"own path": {}, "tcp": {"transport": "tcp"}}
 PATIENCE = 120.0
 

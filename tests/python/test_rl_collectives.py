@@ -11,7 +11,7 @@ TRAINERS, ENGINES = 2, 2
 NAMES = [
     "tensor by tensor",
     "packed",
-    "packed, all roots",
+    "all roots",
     "hierarchical",
     "fsdp2 gather",
     "plain copy",
@@ -55,7 +55,7 @@ def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
                 assert moved == 4 * 40 + 2 * 42
             assert all((one == expected).all() for one in model.state_dict().values()), name
         # All bytes of both turns are told of, where this rank moves all, one after another.
-        if rank in (0, 2) and not name.startswith("weightcast") and (rank, name) != (0, "packed, all roots"):
+        if rank in (0, 2) and not name.startswith("weightcast") and (rank, name) != (0, "all roots"):
             assert seen[-1] == (4 * 40 + 2 * 42,) * 2 and len(seen) >= 4, (name, seen)
         way.close()
     dist.barrier()  # All have closed.

@@ -135,9 +135,10 @@ class Packed(TensorByTensor):
 
 
 class AllRoots(Way):
-    """As `Packed`, but every trainer broadcasts a share of the buckets, and all are under way at once."""
+    """Every trainer broadcasts a share, and all is under way at once: tensors as they are, since packing them
+    costs more than it saves in host memory; on GPUs buckets as `Packed`."""
 
-    name = "packed, all roots"
+    name = "all roots"
     every_trainer_sends = True
 
     def __init__(self, roles: Roles) -> None:
@@ -169,7 +170,7 @@ class AllRoots(Way):
         """Each bucket with its trainer: the one that has the fewest bytes so far."""
         given = [0] * len(self._groups)
         found = []
-        for bucket in buckets_of(tensors):
+        for bucket in buckets_of(tensors, _BUCKET if tensors[0].is_cuda else 0):
             root = given.index(min(given))
             given[root] += sum(one.nbytes for one in bucket)
             found.append((bucket, root))
@@ -311,13 +312,17 @@ def buckets_of(tensors: Iterable[torch.Tensor], most: int = _BUCKET) -> Iterator
 
 
 def _packed(bucket: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([one.detach().reshape(-1) for one in bucket])
+    """One alone is sent, and received, in its own memory."""
+    return torch.cat([one.detach().reshape(-1) for one in bucket]) if len(bucket) > 1 else bucket[0].detach()
 
 
 def _room_for(bucket: list[torch.Tensor]) -> torch.Tensor:
+    if len(bucket) == 1:
+        return bucket[0].detach()
     return bucket[0].new_empty(sum(one.numel() for one in bucket), requires_grad=False)
 
 
 def _unpack(flat: torch.Tensor, bucket: list[torch.Tensor]) -> None:
-    for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
-        one.copy_(part.view_as(one))
+    if len(bucket) > 1:
+        for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+            one.copy_(part.view_as(one))

@@ -245,7 +245,7 @@ def _ways_of(options: Options, one_host: bool) -> list[str]:
         return ["fsdp2 gather"]
     if options.sync == "collective":
         return ["tensor by tensor"]
-    measured = ["tensor by tensor", "packed", "packed, all roots", "hierarchical", "weightcast.collective"]
+    measured = ["tensor by tensor", "packed", "all roots", "hierarchical", "weightcast.collective"]
     return [*measured, "plain copy"] if one_host and not options.on_gpu else measured
 
 
