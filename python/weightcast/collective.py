@@ -4,7 +4,10 @@ with collective.Group(rank, world_size, "10.0.0.1:29800") as group:
     group.broadcast(tensors, root=0)
     group.all_gather(out, mine)
 
-How it works: docs/collective.md.
+Beside it are the calls of `uccl.collective`, for scripts that were written for it: `init_collective` and what
+`CollectiveContext` has (isend, irecv, wait, allgather and more), which torch.distributed brings together.
+
+How both work: docs/collective.md.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import _uccl_collective
 from . import _weightcast as _core
 from ._collective_call import Call, Flow, parents_of
 from ._collective_layouts import Layouts, tensors_of
@@ -28,19 +32,27 @@ from ._collective_rendezvous import (
     listening_at,
     meet,
 )
+from ._uccl_collective import CollectiveContext, P2POp, finalize_collective, get_collective, init_collective
 from .endpoint import Endpoint
 from .errors import Cancelled, Error, InvalidArgument
 from .gpu import streams_of
 from .memory import memory_of
 from .workers import Settings
 
-__all__ = ["Group"]
+__all__ = [
+    "CollectiveContext", "Group", "P2POp", "finalize_collective", "get_collective", "init_collective",
+]  # fmt: skip
 
 _SHAPES = ("star", "chain")
 
 
 def _read_only(name: str) -> str:
     return f"{name} is read-only, but this call fills it; give one that can be written"
+
+
+def __getattr__(name: str) -> Any:
+    """The other functions of `uccl.collective`: methods of the context that `init_collective` makes."""
+    return getattr(_uccl_collective.default, name)
 
 
 class Group:
