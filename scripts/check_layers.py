@@ -107,6 +107,8 @@ SEES_ALL = {
     "controller_machine.h",
     "update_recorder.h",
 }
+# All that changes workers and groups in the roster, by name.
+CHANGES = ["worker_change.h", "group_change.h"]
 MAX_METHODS = 25
 # The structs that pass between transports and who uses them.
 CONTRACT = ["types.h", "transport.h", "write_ranges.h"]
@@ -210,8 +212,9 @@ def check_rules() -> list[str]:
             problems.append(f"{path.name} sees {', '.join(theirs)}: rules meet in rules.h alone (RULES here)")
         if own and re.search(r"\bfriend\b(?!\s+bool operator==)", text):
             problems.append(f"{path.name} has a friend: a rule's state is its own")
-        if own and re.search(r"\broster_?\.Change\(", text):
-            problems.append(f"{path.name} calls Roster::Change: name the change in roster_changes.h")
+        changes = re.search(r"\broster_?\.Change\(|\bRoster::Edit\b", text)
+        if changes and path.name not in [*CHANGES, "roster.cc"]:
+            problems.append(f"{path.name} calls Roster::Change: name the change in {' or '.join(CHANGES)}")
         if own not in (None, "membership") and re.search(
             r"\broster_?\.(Add|AddGroup|Remove|RemoveGroup)\(", text
         ):

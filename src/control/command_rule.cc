@@ -4,7 +4,7 @@
 #include <variant>
 
 #include "control/command_state.h"
-#include "control/roster_changes.h"
+#include "control/group_change.h"
 #include "control/roster_facts.h"
 
 namespace weightcast::control {
@@ -31,7 +31,7 @@ void CommandRule::Attach(SessionId session, const protocol::Hello& hello) {
     Lose(group, Error(Code::kPeerDead, name,
                       " is lost: its process was started again; publish again with the new process"));
   }
-  SetControlled(roster_, group.id);
+  GroupChange(roster_, group.id).SetControlled();
   roster_.SetControl(group, {.session = session, .incarnation = hello.incarnation});
   out_.Send(session,
             protocol::Welcome{
@@ -46,7 +46,7 @@ void CommandRule::OnGone(const Group& group, const Status& reason) {
 }
 
 void CommandRule::SetLastError(const Group& group, const Status& reason) {
-  control::SetLastError(roster_, group.id, reason);
+  GroupChange(roster_, group.id).SetLastError(reason);
   rules_.last_error = reason;
 }
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "control/engine_state.h"
-#include "control/roster_changes.h"
+#include "control/group_change.h"
 #include "control/roster_facts.h"
 
 namespace weightcast::control {
@@ -186,7 +186,7 @@ void EngineRule::Out(GroupId id, const Status& reason, const Worker* who, Sessio
   SetStep(target, EngineStep::kOut);
   target.reason = reason;
   target.rank = who == nullptr ? -1 : int64_t{who->rank};
-  SetLastError(roster_, id, reason);
+  GroupChange(roster_, id).SetLastError(reason);
   rules_.deadlines->End(id);
   out_.LogAndCount("control.engines_out", LogLevel::kWarning, "engine ", roster_.FindGroup(id)->name,
                    " is out of ", protocol::ToString(rules_.updates->update().id), ": ", reason.message());

@@ -2,7 +2,7 @@
 
 #include <variant>
 
-#include "control/roster_changes.h"
+#include "control/group_change.h"
 
 namespace weightcast::control {
 
@@ -64,12 +64,14 @@ void Machine::On(const Attached& event) {
 }
 
 void Machine::On(const StreamBroken& event) {
-  if (const Group* group = ControlledBy(event.session)) return SetControlConnected(roster_, group->id, false);
+  if (const Group* group = ControlledBy(event.session))
+    return GroupChange(roster_, group->id).SetControlConnected(false);
   if (const Worker* worker = roster_.Find(event.session)) membership_.OnBroken(*worker);
 }
 
 void Machine::On(const Resumed& event) {
-  if (const Group* group = ControlledBy(event.session)) return SetControlConnected(roster_, group->id, true);
+  if (const Group* group = ControlledBy(event.session))
+    return GroupChange(roster_, group->id).SetControlConnected(true);
   if (const Worker* worker = roster_.Find(event.session)) membership_.OnResumed(*worker);
 }
 

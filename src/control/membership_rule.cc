@@ -4,10 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "control/group_change.h"
 #include "control/hello_check.h"
 #include "control/membership_state.h"
-#include "control/roster_changes.h"
 #include "control/roster_facts.h"
+#include "control/worker_change.h"
 
 namespace weightcast::control {
 namespace {
@@ -100,20 +101,20 @@ void MembershipRule::Accept(const Attached& event) {
   out_.Log(LogLevel::kInfo, protocol::ToString(hello.name), " joined from ", hello.host, " (", group.members,
            " of ", group.world_size, ")");
   if (!IsComplete(group)) return;
-  SetLoss(roster_, group.id, Status::Ok());
+  GroupChange(roster_, group.id).SetLoss(Status::Ok());
   rules_.opening->ForgetFailures(group.id);
   if (group.id != kTrainers) state_.engine_loss = Status::Ok();
 }
 
 void MembershipRule::OnResumed(const Worker& worker) {
-  SetConnected(roster_, worker, true);
+  WorkerChange(roster_, worker).SetConnected(true);
   // It hears now of the run that began meanwhile.
   if (worker.group == kTrainers) rules_.runs->Join(worker.rank, worker.incarnation);
   out_.Log(LogLevel::kInfo, TextOf(roster_, worker), " is back");
 }
 
 void MembershipRule::OnLandingMap(const Worker& worker) {
-  SetLanded(roster_, worker);
+  WorkerChange(roster_, worker).SetLanded();
   rules_.planning->Changed(worker);
 }
 
@@ -122,15 +123,15 @@ void MembershipRule::OnRegister(const Worker& worker, const protocol::Register& 
     if (const Status status = rules_.runs->Check(version); !status.ok())
       return Refuse(worker.session, status);
   rules_.planning->Changed(worker);
-  SetRegistered(roster_, worker, message);
+  WorkerChange(roster_, worker).SetRegistered(message);
   if (worker.group == kTrainers) return;
-  if (message.controlled) SetControlled(roster_, worker.group);
+  if (message.controlled) GroupChange(roster_, worker.group).SetControlled();
   rules_.runs->RankServed(worker);
   rules_.updates->BeginAgain(worker, "registered its tensors again");
 }
 
 void MembershipRule::OnSuspended(const Worker& rank) {
-  SetSuspended(roster_, rank);
+  WorkerChange(roster_, rank).SetSuspended();
   rules_.planning->Changed(rank);
   rules_.planning->Unplan(rank.group, /*sleeps=*/true);
   out_.Log(LogLevel::kInfo, TextOf(roster_, rank), " is suspended");
@@ -146,10 +147,10 @@ void MembershipRule::Lose(SessionId session, const Status& reason, const std::ve
   const protocol::WorkerName name = NameOf(roster_, worker);
   const Group& group = *roster_.FindGroup(worker.group);
   if (IsComplete(group)) {
-    SetLoss(roster_, group.id, reason);
+    GroupChange(roster_, group.id).SetLoss(reason);
     if (group.id != kTrainers) state_.engine_loss = reason;
   }
-  SetLastError(roster_, group.id, reason);
+  GroupChange(roster_, group.id).SetLastError(reason);
   rules_.last_error = reason;
   rules_.planning->Lose(worker);
   rules_.deadlines->Lose(group.id);
@@ -179,7 +180,7 @@ void MembershipRule::Refuse(const std::vector<SessionId>& sessions, const Status
 const Status& MembershipRule::engine_loss() const { return state_.engine_loss; }
 
 void MembershipRule::OnBroken(const Worker& worker) {
-  SetConnected(roster_, worker, false);
+  WorkerChange(roster_, worker).SetConnected(false);
   out_.Log(LogLevel::kInfo, TextOf(roster_, worker), ": connection broken; lost in ", Seconds(config_.lease),
            " s unless it comes back");
 }

@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "control/group_change.h"
 #include "control/opening_state.h"
-#include "control/roster_changes.h"
 #include "control/roster_facts.h"
 
 namespace weightcast::control {
@@ -117,7 +117,7 @@ void OpeningRule::OnFenceTimer() {
   if (!state_.fence_timer) return;
   state_.fence_timer = false;
   for (const Group& group : roster_.groups())
-    if (IsFencing(group)) SetFenceOverdue(roster_, group.id, true);
+    if (IsFencing(group)) GroupChange(roster_, group.id).SetFenceOverdue(true);
 }
 
 }  // namespace weightcast::control

@@ -4,9 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "control/group_change.h"
 #include "control/plan_state.h"
-#include "control/roster_changes.h"
 #include "control/roster_facts.h"
+#include "control/worker_change.h"
 
 namespace weightcast::control {
 namespace {
@@ -126,7 +127,8 @@ void PlanRule::StartPlan() {
   std::ranges::sort(engines, {}, &Group::name);
   const auto members = [&](const Group& group) {
     state_.groups.Edit(group.id).in_plan = state_.epoch;
-    for (const SessionId session : group.ranks) SetPlanned(roster_, *roster_.Find(session), state_.epoch);
+    for (const SessionId session : group.ranks)
+      WorkerChange(roster_, *roster_.Find(session)).SetPlanned(state_.epoch);
     return group.ranks;
   };
   MakePlan action{
@@ -158,7 +160,8 @@ uint32_t PlanRule::PlanRepair(std::vector<SessionId> sources, bool from_engines,
   }
   for (const auto* members : {&state_.sources, &state_.destinations})
     for (const SessionId session : *members)
-      if (const Worker* worker = roster_.Find(session)) SetPlanned(roster_, *worker, state_.epoch);
+      if (const Worker* worker = roster_.Find(session))
+        WorkerChange(roster_, *worker).SetPlanned(state_.epoch);
   out_.Add(std::move(action));
   return state_.epoch;
 }
@@ -229,7 +232,7 @@ std::vector<SessionId> PlanRule::Newcomers() const {
 
 void PlanRule::OnPrepared(const Worker& worker, const protocol::Prepared& message) {
   if (message.epoch != state_.epoch || state_.phase != PlanPhase::kPreparing || !IsMember(worker)) return;
-  SetPrepared(roster_, worker, message.epoch);
+  WorkerChange(roster_, worker).SetPrepared(message.epoch);
   if (roster_.unprepared() != 0) return;
   state_.phase = PlanPhase::kPrepared;
   out_.Disarm(TimerKind::kPrepare);
@@ -256,7 +259,7 @@ void PlanRule::Blame(const Worker& culprit, const Status& reason, bool may_pass)
   GroupPlan& group = state_.groups.Edit(id);
   if (group.failed_epoch == state_.epoch) return;  // Counted already.
   group.failed_epoch = state_.epoch;
-  SetLastError(roster_, id, reason);
+  GroupChange(roster_, id).SetLastError(reason);
   rules_.last_error = reason;
   out_.Log(LogLevel::kWarning, "epoch ", state_.epoch, " cannot be prepared: ", reason.message());
   // Half a lease lets the loss of a process that caused this become known first.

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "control/publication_state.h"
-#include "control/roster_changes.h"
 #include "control/roster_facts.h"
+#include "control/worker_change.h"
 
 namespace weightcast::control {
 
@@ -15,17 +15,17 @@ void PublicationRule::EndRun(const Status& reason) {
   FailWaiting(reason, true);
   state_.withdrawn = {};
   for (const SessionId session : roster_.trainers().ranks)
-    if (session != 0) EndWaiting(roster_, *roster_.Find(session), /*keeps=*/false);
+    if (session != 0) WorkerChange(roster_, *roster_.Find(session)).EndWaiting(/*keeps=*/false);
 }
 
 void PublicationRule::Opened() {
   for (const SessionId session : roster_.trainers().ranks)
-    if (session != 0) EndWaiting(roster_, *roster_.Find(session), /*keeps=*/true);
+    if (session != 0) WorkerChange(roster_, *roster_.Find(session)).EndWaiting(/*keeps=*/true);
 }
 
 void PublicationRule::Reopens() {
   for (const SessionId session : roster_.trainers().ranks)
-    if (session != 0) WaitAgain(roster_, *roster_.Find(session));
+    if (session != 0) WorkerChange(roster_, *roster_.Find(session)).WaitAgain();
 }
 
 // --- Answers --------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ std::vector<SessionId> PublicationRule::OfferersOf(int64_t number) const {
 void PublicationRule::WithdrawOffer(const Worker& trainer, const Status& reason) {
   const int64_t number = trainer.offered;
   const bool waiting = trainer.waiting;
-  EndWaiting(roster_, trainer, /*keeps=*/false);
+  WorkerChange(roster_, trainer).EndWaiting(/*keeps=*/false);
   if (waiting) AnswerFailed(trainer, number, reason);
 }
 
@@ -81,7 +81,7 @@ void PublicationRule::Supersede(int64_t number) {
   for (const SessionId session : OfferersOf(number)) {
     const Worker& trainer = *roster_.Find(session);
     if (!trainer.waiting) continue;
-    EndWaiting(roster_, trainer, /*keeps=*/false);
+    WorkerChange(roster_, trainer).EndWaiting(/*keeps=*/false);
     out_.Send(session, protocol::Superseded{.version = protocol::VersionOf(rules_.runs->run(), number)});
   }
   NoteWithdrawn(number, Status::Ok());
@@ -95,7 +95,7 @@ void PublicationRule::FailWaiting(const Status& reason, bool for_good) {
     const int64_t number = trainer.offered;
     AnswerFailed(trainer, number, reason);
     if (for_good) NoteWithdrawn(number, reason);
-    EndWaiting(roster_, trainer, /*keeps=*/!for_good && trainer.hold);
+    WorkerChange(roster_, trainer).EndWaiting(/*keeps=*/!for_good && trainer.hold);
   }
 }
 
@@ -112,7 +112,7 @@ void PublicationRule::OnPublished(const Worker& trainer, const protocol::Publish
   }
   if (trainer.waiting) Supersede(before);
   if (message.number <= state_.withdrawn.number) return AnswerWithdrawn(trainer, message.number);
-  Offer(roster_, trainer, message);
+  WorkerChange(roster_, trainer).Offer(message);
 }
 
 void PublicationRule::OnCancel(const Worker& trainer, const protocol::Cancel& message) {

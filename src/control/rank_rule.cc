@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/group_change.h"
 #include "control/rank_state.h"
-#include "control/roster_changes.h"
 #include "control/roster_facts.h"
+#include "control/worker_change.h"
 
 namespace weightcast::control {
 namespace {
@@ -171,7 +172,7 @@ void RankRule::Serve(GroupId engine) {
   for (const Receiver& rank : state_.RanksOf(engine)) {
     const Worker* told = roster_.Find(rank.session);
     if (told == nullptr) continue;
-    SetTold(roster_, *told, rank.id, version);
+    WorkerChange(roster_, *told).SetTold(rank.id, version);
     out_.Send(rank.session, protocol::Serve{.update = rank.id});
   }
 }
@@ -182,7 +183,7 @@ void RankRule::Abort(GroupId engine, const Status& reason, SessionId fenced_alre
     const Worker* worker = roster_.Find(rank.session);
     const bool asked = rank.id.sequence != 0;
     if (!asked || worker == nullptr || rank.session == fenced_already) continue;
-    BeginFence(roster_, *worker, rank.id);
+    WorkerChange(roster_, *worker).BeginFence(rank.id);
     out_.Send(rank.session,
               protocol::Abort{
                   .update = rank.id, .reason = reason, .version = update.version, .started = rank.started});
@@ -206,7 +207,7 @@ void RankRule::LoseSources(GroupId engine) {
     if (rank.step >= RankStep::kReady || worker == nullptr) continue;
     state_.Move(rank, RankStep::kAsked);
     rank.grants.clear();
-    BeginFence(roster_, *worker, rank.id);
+    WorkerChange(roster_, *worker).BeginFence(rank.id);
     out_.Send(rank.session, protocol::Abort{.update = rank.id,
                                             .reason = Status::Ok(),
                                             .version = rules_.updates->update().version,
@@ -252,7 +253,7 @@ void RankRule::OnGranted(const Worker& worker, const protocol::Granted& message)
   state_.Move(*rank, RankStep::kGranted);
   rank->grants = message.grants;
   rank->compares = message.compares;
-  SetGranted(roster_, worker);
+  WorkerChange(roster_, worker).SetGranted();
   if (AllAt(worker.group, RankStep::kGranted)) rules_.engines->RanksCame(worker.group, RankStep::kGranted);
 }
 
@@ -261,7 +262,7 @@ void RankRule::OnReady(const Worker& worker, const protocol::Ready& message) {
   if (rank == nullptr) return;
   const UpdateFacts update = rules_.updates->update();
   state_.Move(*rank, RankStep::kReady);
-  if (worker.parts == 1) SetHolds(roster_, worker, update.version);
+  if (worker.parts == 1) WorkerChange(roster_, worker).SetHolds(update.version);
   rank->bytes = message.bytes;
   rank->seconds = message.seconds;
   rank->compared = message.compared;
@@ -273,7 +274,7 @@ void RankRule::OnReady(const Worker& worker, const protocol::Ready& message) {
         {.sender = static_cast<uint32_t>(sender), .bytes = source.bytes, .seconds = source.seconds});
   }
   if (IsLastPart(roster_, worker.group, rules_.engines->Of(worker.group)->part))
-    SetState(roster_, worker, EngineState::kReady);
+    WorkerChange(roster_, worker).SetState(EngineState::kReady);
   if (AllAt(worker.group, RankStep::kReady)) rules_.engines->RanksCame(worker.group, RankStep::kReady);
 }
 
@@ -295,7 +296,7 @@ void RankRule::OnCommitted(const Worker& worker, const protocol::Committed& mess
   Receiver* rank = InTurn(worker, message.update, RankStep::kCommitting, "Committed");
   if (rank == nullptr) return;
   state_.Move(*rank, RankStep::kCommitted);
-  SetState(roster_, worker, EngineState::kCommitted);
+  WorkerChange(roster_, worker).SetState(EngineState::kCommitted);
   if (AllAt(worker.group, RankStep::kCommitted))
     rules_.engines->RanksCame(worker.group, RankStep::kCommitted);
 }
@@ -303,7 +304,7 @@ void RankRule::OnCommitted(const Worker& worker, const protocol::Committed& mess
 void RankRule::OnServing(const Worker& worker, const protocol::Serving& message) {
   if (worker.told == message.update && worker.told_version == message.version) {
     // Also when the update has not waited for this answer: a Serve is never taken back.
-    SetServing(roster_, worker);
+    WorkerChange(roster_, worker).SetServing();
     Receiver* rank = InTurn(worker, message.update, RankStep::kCommitted, "Serving");
     if (rank == nullptr) return;
     state_.Move(*rank, RankStep::kServing);
@@ -333,7 +334,7 @@ void RankRule::OnFailed(const Worker& worker, const protocol::Failed& message, c
 
 void RankRule::OnAborted(const Worker& worker, const protocol::Aborted& message) {
   if (worker.fencing == message.update) {
-    EndFence(roster_, worker);
+    WorkerChange(roster_, worker).EndFence();
   } else {
     // A rank whose user gave up the phases says so by itself: it has fenced already.
     Receiver* rank = state_.Of(worker.session);
@@ -350,8 +351,8 @@ void RankRule::OnAborted(const Worker& worker, const protocol::Aborted& message)
           worker.session);
     }
   }
-  SetAborted(roster_, worker, message);
-  if (!IsFencing(*roster_.FindGroup(worker.group))) SetFenceOverdue(roster_, worker.group, false);
+  WorkerChange(roster_, worker).SetAborted(message);
+  if (!IsFencing(*roster_.FindGroup(worker.group))) GroupChange(roster_, worker.group).SetFenceOverdue(false);
 }
 
 }  // namespace weightcast::control

@@ -59,9 +59,9 @@ class Roster {
     const protocol::Run run_;
     const int64_t number_;
   };
-  /// For control/roster_changes.h. Which worker it is (session, group, rank) never changes.
+  /// For WorkerChange. Which worker it is (session, group, rank) never changes.
   [[nodiscard]] Edit Change(const Worker& worker);
-  /// May be changed but for what is the roster's, world_size and control.session. It counts as touched.
+  /// For GroupChange. All but what is the roster's, world_size and control.session. It counts as touched.
   Group& Change(const Group& group);
   const Group& AddGroup(std::string engine);
   void RemoveGroup(GroupId id);  ///< An empty one.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "control/roster_changes.h"
+#include "control/group_change.h"
 #include "control/roster_facts.h"
 #include "control/run_state.h"
 #include "protocol/limits.h"
@@ -23,8 +23,8 @@ Status RunRule::Check(const protocol::Run& run) const {
 void RunRule::Raise(const protocol::Run& run, const Status& reason) {
   rules_.publications->EndRun(reason);
   state_.run = run;
-  SetLoss(roster_, kTrainers, Status::Ok());  // Who comes first waits for the others.
-  rules_.planning->MarkStale();               // The next Plan tells trainers that stayed.
+  GroupChange(roster_, kTrainers).SetLoss(Status::Ok());  // Who comes first waits for the others.
+  rules_.planning->MarkStale();                           // The next Plan tells trainers that stayed.
 }
 
 void RunRule::TrainerJoins(const protocol::Hello& hello) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "control/roster_changes.h"
+#include "control/group_change.h"
 #include "control/roster_facts.h"
 #include "control/update_report.h"
 #include "control/update_state.h"
@@ -268,7 +268,7 @@ void UpdateRule::ReleaseSources() {
 bool UpdateRule::NoteEnds(const std::vector<EngineEnd>& ends, const Version& version) {
   bool any_committed = false;
   for (const EngineEnd& end : ends) {
-    if (end.committed) SetLastError(roster_, end.group, Status::Ok());
+    if (end.committed) GroupChange(roster_, end.group).SetLastError(Status::Ok());
     any_committed = any_committed || end.committed;
     rules_.opening->NoteEnd(end, version);
     if (!end.committed && !end.late)
