@@ -51,8 +51,6 @@ class Link {
   size_t Post(std::span<const Op> ops, Budget& budget);
   /// Handles what came, moves what waits. True if there was anything to do.
   bool Turn(Budget& budget);
-  /// The peer has a grant here.
-  [[nodiscard]] bool granted() const { return link_.inbox.grants() > 0; }
   /// Operations of this side are under way.
   [[nodiscard]] bool sends() const { return link_.sender && !link_.sender->queue().empty(); }
   /// Asks the peer to ring for what we wait for; `fences`: also when its busy word changes.

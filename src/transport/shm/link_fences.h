@@ -23,6 +23,8 @@ class LinkFences {
 
   Status OpenGrant(const GrantName& grant, GrantReach ranges);
   void Revoke(const GrantName& grant);
+  /// The peer has a grant here.
+  [[nodiscard]] bool granted() const { return link_.inbox.grants() > 0; }
   /// Tells the revokes that are over. True if there was one.
   bool Settle();
   [[nodiscard]] bool has_revokes() const { return !revokes_.empty(); }

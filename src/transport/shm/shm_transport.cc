@@ -239,7 +239,7 @@ bool ShmTransport::Turn() {
     Budget budget{.bytes = kPieceBytes};
     context_.senders = std::ranges::count_if(order_, [](const Link* link) { return link->sends(); });
     context_.fence_pages.mapping.As<FencePage>()->writers.store(
-        std::ranges::count_if(order_, [](const Link* link) { return link->granted(); }),
+        std::ranges::count_if(order_, [](Link* link) { return link->fences().granted(); }),
         std::memory_order_relaxed);
     for (size_t i = 0; i < order_.size(); ++i) {
       budget.operations = kOperationsPerTurn;
