@@ -90,24 +90,24 @@ struct Parsed {
 
 /// "bench p2p" is `p2p` below `bench`, which is made when the first of them comes.
 CLI::App& MakeApp(CLI::App& root, const Command& command) {
-  const std::string_view name = command.name();
+  const std::string_view name = command.about.name;
   const size_t space = name.find(' ');
   if (space == std::string_view::npos)
-    return *root.add_subcommand(std::string(name), std::string(command.summary()));
+    return *root.add_subcommand(std::string(name), std::string(command.about.summary));
   const std::string group(name.substr(0, space));
   const auto made = root.get_subcommands([&group](CLI::App* app) { return app->get_name() == group; });
   CLI::App* parent =
       made.empty() ? root.add_subcommand(group, "Measures: see `weightcast bench --help`") : made.front();
   parent->require_subcommand(1);
-  return *parent->add_subcommand(std::string(name.substr(space + 1)), std::string(command.summary()));
+  return *parent->add_subcommand(std::string(name.substr(space + 1)), std::string(command.about.summary));
 }
 
 void Declare(Parsed& parsed, CLI::App& root) {
   Command& command = *parsed.command;
   CLI::App& app = MakeApp(root, command);
   parsed.app = &app;
-  if (command.hidden()) app.group("");
-  app.footer(StrCat("Example:\n", command.example(), "\nSettings are also read from WEIGHTCAST_<NAME>."));
+  if (command.about.hidden) app.group("");
+  app.footer(StrCat("Example:\n", command.about.example, "\nSettings are also read from WEIGHTCAST_<NAME>."));
   CliFlags flags(app);
   command.Declare(flags);
   parsed.program = flags.program();

@@ -42,18 +42,20 @@ struct Context {
   std::map<std::string, std::string> overrides;  ///< The settings that were given as flags.
 };
 
+/// What --help says of a subcommand.
+struct About {
+  std::string_view name;     ///< "demo", "bench p2p".
+  std::string_view summary;  ///< One line for the list of subcommands.
+  std::string_view example;  ///< One or more command lines, indented, each with a word on what it does.
+  bool hidden = false;       ///< Not listed: for other subcommands, or for those who change weightcast.
+};
+
 /// One subcommand of the binary.
 class Command {
  public:
+  explicit Command(const About& about) : about(about) {}
   virtual ~Command() = default;
-  /// "demo", "bench p2p".
-  [[nodiscard]] virtual std::string_view name() const = 0;
-  /// One line for the list of subcommands.
-  [[nodiscard]] virtual std::string_view summary() const = 0;
-  /// One or more command lines, indented, each with a word on what it does.
-  [[nodiscard]] virtual std::string_view example() const = 0;
-  /// Not listed by --help: what other subcommands start, or what is of use to those who change weightcast.
-  [[nodiscard]] virtual bool hidden() const { return false; }
+  const About about;
   virtual void Declare(Flags& flags) = 0;
   /// Prints its results to standard output; the caller prints the error.
   virtual Status Run(const Context& context) = 0;

@@ -22,15 +22,15 @@ struct ConnectTimes {
 
 class BenchConnectCommand : public Command {
  public:
-  std::string_view name() const override { return "bench connect"; }
-  std::string_view summary() const override {
-    return "Times connections: many processes at once, and one after another";
-  }
-  std::string_view example() const override {
-    return "  weightcast bench connect                                  32 x 32 connections, each way\n"
-           "  weightcast bench connect --processes 16 --transports tcp\n";
-  }
-  bool hidden() const override { return true; }
+  BenchConnectCommand()
+      : Command(
+            {.name = "bench connect",
+             .summary = "Times connections: many processes at once, and one after another",
+             .example =
+                 R"(  weightcast bench connect                                  32 x 32 connections, each way
+  weightcast bench connect --processes 16 --transports tcp
+)",
+             .hidden = true}) {}
   void Declare(Flags& flags) override {
     flags.Add("--processes", all_.processes, 2, kMostProcesses,
               "One half listens, and each of the other half connects to all of these");

@@ -14,13 +14,13 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 36;
 
 class BenchFloorCommand : public Command {
  public:
-  std::string_view name() const override { return "bench floor"; }
-  std::string_view summary() const override { return "What this machine allows: plain copies and sockets"; }
-  std::string_view example() const override {
-    return "  weightcast bench floor\n"
-           "  weightcast bench floor --what cross,socket --sizes 64K,1M,16M\n";
-  }
-  bool hidden() const override { return true; }
+  BenchFloorCommand()
+      : Command({.name = "bench floor",
+                 .summary = "What this machine allows: plain copies and sockets",
+                 .example = R"(  weightcast bench floor
+  weightcast bench floor --what cross,socket --sizes 64K,1M,16M
+)",
+                 .hidden = true}) {}
   void Declare(Flags& flags) override {
     flags.AddList("--what", what_, "NAMES",
                   "memcpy; stream: non-temporal; cross: process_vm_writev; cross-huge: into huge pages; "

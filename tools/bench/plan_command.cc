@@ -104,9 +104,10 @@ Result<PlanTimes> Measure(int64_t boxes, int ranks, plan::Strategy strategy) {
 
 class BenchPlanCommand : public Command {
  public:
-  std::string_view name() const override { return "bench plan"; }
-  std::string_view summary() const override { return "Plans, verifies and serialises many irregular boxes"; }
-  std::string_view example() const override { return "  weightcast bench plan --boxes 1000000 --ranks 64\n"; }
+  BenchPlanCommand()
+      : Command({.name = "bench plan",
+                 .summary = "Plans, verifies and serialises many irregular boxes",
+                 .example = "  weightcast bench plan --boxes 1000000 --ranks 64\n"}) {}
   void Declare(Flags& flags) override {
     flags.Add("--boxes", boxes_, 1, 100'000'000, "Boxes on both sides together");
     flags.Add("--ranks", ranks_, 1, 4096, "Trainers, and as many inference ranks");

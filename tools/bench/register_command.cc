@@ -15,16 +15,15 @@ constexpr int64_t kMostWorkers = 4096;
 
 class BenchRegisterCommand : public Command {
  public:
-  std::string_view name() const override { return "bench register"; }
-  std::string_view summary() const override {
-    return "Times many workers from their Hello to their routing tables";
-  }
-  std::string_view example() const override {
-    return "  weightcast bench register                               128 trainers, 128 engines, one "
-           "controller\n"
-           "  weightcast bench register --engines 16 --trainer-layout fsdp\n";
-  }
-  bool hidden() const override { return true; }
+  BenchRegisterCommand()
+      : Command(
+            {.name = "bench register",
+             .summary = "Times many workers from their Hello to their routing tables",
+             .example =
+                 R"(  weightcast bench register                               128 trainers, 128 engines, one controller
+  weightcast bench register --engines 16 --trainer-layout fsdp
+)",
+             .hidden = true}) {}
   void Declare(Flags& flags) override {
     Cluster& cluster = case_.cluster;
     flags.Add("--trainers", cluster.trainers, 1, kMostWorkers, "Simulated trainers");

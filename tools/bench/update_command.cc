@@ -38,13 +38,14 @@ UpdateTimes Summarise(const DemoReport& report, const DemoOptions& options) {
 
 class BenchUpdateCommand : public Command {
  public:
-  BenchUpdateCommand() { options_.versions = 7; }
-  std::string_view name() const override { return "bench update"; }
-  std::string_view summary() const override { return "Times whole updates, as the demo makes them"; }
-  std::string_view example() const override {
-    return "  weightcast bench update --transports shm,tcp --landings in_place,shadow\n"
-           "  weightcast bench update --model qwen2.5-0.5b --versions 11\n"
-           "  weightcast bench update --model qwen2.5-0.5b --sweep-trainers 1,2,4,8,16\n";
+  BenchUpdateCommand()
+      : Command({.name = "bench update",
+                 .summary = "Times whole updates, as the demo makes them",
+                 .example = R"(  weightcast bench update --transports shm,tcp --landings in_place,shadow
+  weightcast bench update --model qwen2.5-0.5b --versions 11
+  weightcast bench update --model qwen2.5-0.5b --sweep-trainers 1,2,4,8,16
+)"}) {
+    options_.versions = 7;
   }
   void Declare(Flags& flags) override {
     DeclareDemoFlags(flags, options_);

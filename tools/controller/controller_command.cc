@@ -13,15 +13,15 @@ namespace {
 
 class ControllerCommand : public Command {
  public:
-  std::string_view name() const override { return "controller"; }
-  std::string_view summary() const override {
-    return "Runs the process that plans; ends on SIGTERM or Ctrl-C";
-  }
-  std::string_view example() const override {
-    return "  weightcast controller                                       this machine only, port 29750\n"
-           "  weightcast controller --listen 0.0.0.0:29750 --token-file ~/job.token\n"
-           "  weightcast controller --http 127.0.0.1:8080                  and a page that shows the job\n";
-  }
+  ControllerCommand()
+      : Command(
+            {.name = "controller",
+             .summary = "Runs the process that plans; ends on SIGTERM or Ctrl-C",
+             .example =
+                 R"(  weightcast controller                                       this machine only, port 29750
+  weightcast controller --listen 0.0.0.0:29750 --token-file ~/job.token
+  weightcast controller --http 127.0.0.1:8080                  and a page that shows the job
+)"}) {}
   void Declare(Flags& flags) override {
     flags.Add("--listen", listen_, "HOST:PORT",
               "Where to listen; port 0: any. Without it: the setting --controller. Other addresses than "

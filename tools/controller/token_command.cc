@@ -9,14 +9,14 @@ namespace {
 
 class TokenCommand : public Command {
  public:
-  std::string_view name() const override { return "token"; }
-  std::string_view summary() const override {
-    return "Makes the token of one role from the job's master token";
-  }
-  std::string_view example() const override {
-    return "  weightcast token --role observer --token-file ~/job.token              may only watch\n"
-           "  weightcast token --role inference --engine a --token-file ~/job.token  ranks of engine a\n";
-  }
+  TokenCommand()
+      : Command(
+            {.name = "token",
+             .summary = "Makes the token of one role from the job's master token",
+             .example =
+                 R"(  weightcast token --role observer --token-file ~/job.token              may only watch
+  weightcast token --role inference --engine a --token-file ~/job.token  ranks of engine a
+)"}) {}
   void Declare(Flags& flags) override {
     flags.AddChoice("--role", role_, {"trainer", "inference", "observer", "peer"},
                     "What the process may be: docs/streams.md");

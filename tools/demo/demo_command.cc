@@ -58,18 +58,19 @@ std::string AsJson(const DemoReport& report, const DemoOptions& options) {
 
 class DemoCommand : public Command {
  public:
-  std::string_view name() const override { return "demo"; }
-  std::string_view summary() const override {
-    return "Moves a model from trainer to inference processes on this machine and checks every byte";
-  }
-  std::string_view example() const override {
-    return "  weightcast demo                                  2 trainers, 2 engines, GPT-2, 5 versions\n"
-           "  weightcast demo --trainers 16 --inference 8      the seeds' cluster\n"
-           "  weightcast demo --trainers 32 --inference 32 --trainer-layout fsdp\n"
-           "  weightcast demo --memory cuda                    weights in the memory of GPUs\n"
-           "  weightcast demo --memory cuda --trainer-devices 0 --inference-devices 1,2\n"
-           "  weightcast demo --checkpoint ~/models/gpt2 --output /tmp/out --versions 2\n";
-  }
+  DemoCommand()
+      : Command(
+            {.name = "demo",
+             .summary =
+                 "Moves a model from trainer to inference processes on this machine and checks every byte",
+             .example =
+                 R"(  weightcast demo                                  2 trainers, 2 engines, GPT-2, 5 versions
+  weightcast demo --trainers 16 --inference 8      the seeds' cluster
+  weightcast demo --trainers 32 --inference 32 --trainer-layout fsdp
+  weightcast demo --memory cuda                    weights in the memory of GPUs
+  weightcast demo --memory cuda --trainer-devices 0 --inference-devices 1,2
+  weightcast demo --checkpoint ~/models/gpt2 --output /tmp/out --versions 2
+)"}) {}
   void Declare(Flags& flags) override {
     DeclareDemoFlags(flags, options_);
     flags.Add("--keep", keep_, "Keep the temporary folder with the model file and the logs");

@@ -35,10 +35,11 @@ Result<int64_t> NextOrder() {
 /// One process of a demo: the controller, a trainer or an inference rank.
 class DemoWorkerCommand : public Command {
  public:
-  std::string_view name() const override { return "demo-worker"; }
-  std::string_view summary() const override { return "One process of a demo; started by it"; }
-  std::string_view example() const override { return "  weightcast demo\n"; }
-  bool hidden() const override { return true; }
+  DemoWorkerCommand()
+      : Command({.name = "demo-worker",
+                 .summary = "One process of a demo; started by it",
+                 .example = "  weightcast demo\n",
+                 .hidden = true}) {}
 
   void Declare(Flags& flags) override {
     DeclareDemoFlags(flags, options_);

@@ -22,21 +22,19 @@ constexpr size_t kMostReport = size_t{64} << 20;
 
 class DoctorCommand : public Command {
  public:
-  std::string_view name() const override { return "doctor"; }
-  std::string_view summary() const override {
-    return "Says what is wrong with this machine, or between hosts, and which command fixes it";
-  }
-  std::string_view example() const override {
-    return "  weightcast doctor                                 this machine; exit code 1 where something is "
-           "FAIL\n"
-           "  weightcast doctor --controller head:29750         also the route to the controller\n"
-           "  eval \"$(weightcast doctor --print-env)\"           sets NCCL, gloo and weightcast up\n"
-           "  weightcast doctor --bundle doctor.json            a file for a support request\n"
-           "  weightcast doctor --baseline doctor.json          and what has changed since\n"
-           "  weightcast doctor --serve                         on one host, and on the other:\n"
-           "  weightcast doctor --peer node1                    the way to it: latency, bandwidth, MTU, "
-           "ports\n";
-  }
+  DoctorCommand()
+      : Command(
+            {.name = "doctor",
+             .summary = "Says what is wrong with this machine, or between hosts, and which command fixes it",
+             .example =
+                 R"-(  weightcast doctor                                 this machine; exit code 1 where something is FAIL
+  weightcast doctor --controller head:29750         also the route to the controller
+  eval "$(weightcast doctor --print-env)"           sets NCCL, gloo and weightcast up
+  weightcast doctor --bundle doctor.json            a file for a support request
+  weightcast doctor --baseline doctor.json          and what has changed since
+  weightcast doctor --serve                         on one host, and on the other:
+  weightcast doctor --peer node1                    the way to it: latency, bandwidth, MTU, ports
+)-"}) {}
   void Declare(Flags& flags) override {
     flags.Add("--print-env", print_env_, "Print export lines for a shell, and nothing else");
     flags.Add("--bundle", bundle_, "FILE", "Write findings and facts for a support request, without secrets");

@@ -13,13 +13,15 @@ constexpr int64_t kMostUpdates = 200;  ///< A controller remembers no more.
 
 class ExplainCommand : public Command {
  public:
-  std::string_view name() const override { return "explain"; }
-  std::string_view summary() const override { return "Says why updates took as long as they did"; }
-  std::string_view example() const override {
-    return "  weightcast explain --controller head:29750              the last update, step by step\n"
-           "  weightcast explain --last 20                            a line for each of the last 20\n"
-           "  weightcast explain --update 81 --trace update81.json    one version, for ui.perfetto.dev\n";
-  }
+  ExplainCommand()
+      : Command(
+            {.name = "explain",
+             .summary = "Says why updates took as long as they did",
+             .example =
+                 R"(  weightcast explain --controller head:29750              the last update, step by step
+  weightcast explain --last 20                            a line for each of the last 20
+  weightcast explain --update 81 --trace update81.json    one version, for ui.perfetto.dev
+)"}) {}
   void Declare(Flags& flags) override {
     flags.Add("--update", update_, 0, INT64_MAX, "Updates to the version of this number only");
     flags.Add("--last", last_, 1, kMostUpdates, "So many of each model, the newest");

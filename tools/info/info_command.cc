@@ -65,16 +65,14 @@ std::string AsJson(const Machine& machine) {
 
 class InfoCommand : public Command {
  public:
-  std::string_view name() const override { return "info"; }
-  std::string_view summary() const override {
-    return "Shows what this machine has, or, with --controller, what a running cluster does";
-  }
-  std::string_view example() const override {
-    return "  weightcast info                                        this machine\n"
-           "  weightcast info --controller head:29750 --watch        a running cluster, live\n"
-           "  weightcast info --controller head:29750 --json --watch one line of JSON at each change\n"
-           "  weightcast info --controller head:29750 --trace        what controller and workers said last\n";
-  }
+  InfoCommand()
+      : Command({.name = "info",
+                 .summary = "Shows what this machine has, or, with --controller, what a running cluster does",
+                 .example = R"(  weightcast info                                        this machine
+  weightcast info --controller head:29750 --watch        a running cluster, live
+  weightcast info --controller head:29750 --json --watch one line of JSON at each change
+  weightcast info --controller head:29750 --trace        what controller and workers said last
+)"}) {}
   void Declare(Flags& flags) override {
     flags.Add("--watch", watch_, "Print again at each change, until interrupted");
     flags.Add("--trace", trace_,

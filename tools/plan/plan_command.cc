@@ -34,16 +34,13 @@ struct Inputs {
 
 class PlanCommand : public Command {
  public:
-  std::string_view name() const override { return "plan"; }
-  std::string_view summary() const override {
-    return "Plans who sends what to whom: routes, balance, lower bound, table files";
-  }
-  std::string_view example() const override {
-    return "  weightcast plan --model qwen2.5-0.5b --trainers 8 --inference 8\n"
-           "  weightcast plan --layout-trainers t.json --layout-inference i.json --rules r.json --tables "
-           "out\n"
-           "  weightcast plan --read out/trainer-00000.table\n";
-  }
+  PlanCommand()
+      : Command({.name = "plan",
+                 .summary = "Plans who sends what to whom: routes, balance, lower bound, table files",
+                 .example = R"(  weightcast plan --model qwen2.5-0.5b --trainers 8 --inference 8
+  weightcast plan --layout-trainers t.json --layout-inference i.json --rules r.json --tables out
+  weightcast plan --read out/trainer-00000.table
+)"}) {}
 
   void Declare(Flags& flags) override {
     flags.AddChoice("--model", model_, plan::PresetNames(), "Preset model");

@@ -86,17 +86,15 @@ class Selection {
 
 class WatchCommand : public Command {
  public:
-  std::string_view name() const override { return "watch"; }
-  std::string_view summary() const override {
-    return "Shows what NICs and GPU links carry now, or in each step of a program";
-  }
-  std::string_view example() const override {
-    return "  weightcast watch                                   rates of all devices, each second\n"
-           "  weightcast watch --devices eth0,mlx5_0 --json      a line of JSON each second\n"
-           "  weightcast watch --marker 'step ([0-9]+)' --per-iteration -- torchrun train.py --steps 20\n"
-           "                                                     bytes of each step that the program "
-           "prints\n";
-  }
+  WatchCommand()
+      : Command({.name = "watch",
+                 .summary = "Shows what NICs and GPU links carry now, or in each step of a program",
+                 .example =
+                     R"(  weightcast watch                                   rates of all devices, each second
+  weightcast watch --devices eth0,mlx5_0 --json      a line of JSON each second
+  weightcast watch --marker 'step ([0-9]+)' --per-iteration -- torchrun train.py --steps 20
+                                                     bytes of each step that the program prints
+)"}) {}
   void Declare(Flags& flags) override {
     flags.Add("--interval", interval_, "SECONDS", "From one line or picture to the next");
     flags.Add("--count", count_, 0, INT64_MAX, "End after so many; 0: at Ctrl-C");

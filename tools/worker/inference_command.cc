@@ -21,17 +21,15 @@ namespace {
 /// An inference rank that writes what it receives to files.
 class InferenceCommand : public Command {
  public:
-  std::string_view name() const override { return "inference"; }
-  std::string_view summary() const override {
-    return "Receives versions into memory and writes them to a folder";
-  }
-  std::string_view example() const override {
-    return "  weightcast inference --controller head:29750 --engine rollout-0 --like /ckpt/base --output "
-           "/data/w\n"
-           "  weightcast inference --engine e --rank 1 --world-size 2 --like /ckpt/base --output /data/w\n"
-           "  weightcast inference --engine e --like /ckpt/base --memory cuda --device 1    in the memory of "
-           "a GPU\n";
-  }
+  InferenceCommand()
+      : Command(
+            {.name = "inference",
+             .summary = "Receives versions into memory and writes them to a folder",
+             .example =
+                 R"(  weightcast inference --controller head:29750 --engine rollout-0 --like /ckpt/base --output /data/w
+  weightcast inference --engine e --rank 1 --world-size 2 --like /ckpt/base --output /data/w
+  weightcast inference --engine e --like /ckpt/base --memory cuda --device 1    in the memory of a GPU
+)"}) {}
   void Declare(Flags& flags) override {
     flags.Add("--engine", output_.engine, "NAME", "The engine that this rank belongs to");
     flags.Require("--engine");

@@ -32,16 +32,16 @@ constexpr size_t kMaxRulesFile = size_t{16} << 20;
 /// A trainer whose weights lie in safetensors files.
 class TrainerCommand : public Command {
  public:
-  std::string_view name() const override { return "trainer"; }
-  std::string_view summary() const override { return "Publishes safetensors checkpoints from a folder"; }
-  std::string_view example() const override {
-    return "  weightcast trainer --controller head:29750 --rank 0 --world-size 2 --checkpoint /ckpt/gpt2\n"
-           "  weightcast trainer --rank 0 --checkpoint /ckpt/run7 --watch    each new sub-folder, such as\n"
-           "                                                 /ckpt/run7/step-100, once it is renamed into "
-           "place\n"
-           "  weightcast trainer --rank 0 --checkpoint /ckpt/gpt2 --memory cuda --device 1    sent from a "
-           "GPU\n";
-  }
+  TrainerCommand()
+      : Command(
+            {.name = "trainer",
+             .summary = "Publishes safetensors checkpoints from a folder",
+             .example =
+                 R"(  weightcast trainer --controller head:29750 --rank 0 --world-size 2 --checkpoint /ckpt/gpt2
+  weightcast trainer --rank 0 --checkpoint /ckpt/run7 --watch    each new sub-folder, such as
+                                                 /ckpt/run7/step-100, once it is renamed into place
+  weightcast trainer --rank 0 --checkpoint /ckpt/gpt2 --memory cuda --device 1    sent from a GPU
+)"}) {}
   void Declare(Flags& flags) override {
     flags.Add("--rank", rank_, 0, (1 << 20) - 1, "This trainer's number");
     flags.Add("--world-size", world_size_, 1, 1 << 20, "How many trainers there are");

@@ -49,21 +49,16 @@ Status CheckKnown(std::string_view option, const std::vector<std::string>& given
 
 class BenchP2pCommand : public Command {
  public:
-  std::string_view name() const override { return "bench p2p"; }
-  std::string_view summary() const override {
-    return "Bandwidth and latency between two processes, of this machine or of two";
-  }
-  std::string_view example() const override {
-    return "  weightcast bench p2p\n"
-           "  weightcast bench p2p --transports shm --memories mapped --sizes 1M,200x64K --milliseconds "
-           "2000\n"
-           "  weightcast bench p2p --memory cuda --devices 0,1                 between the memories of two "
-           "GPUs\n"
-           "  weightcast bench p2p --both --pairs 4 --sizes 1M                 eight processes, all "
-           "directions\n"
-           "  weightcast bench p2p --listen 7000                               on one host, and on another:\n"
-           "  weightcast bench p2p --connect first-host:7000\n";
-  }
+  BenchP2pCommand()
+      : Command({.name = "bench p2p",
+                 .summary = "Bandwidth and latency between two processes, of this machine or of two",
+                 .example = R"(  weightcast bench p2p
+  weightcast bench p2p --transports shm --memories mapped --sizes 1M,200x64K --milliseconds 2000
+  weightcast bench p2p --memory cuda --devices 0,1                 between the memories of two GPUs
+  weightcast bench p2p --both --pairs 4 --sizes 1M                 eight processes, all directions
+  weightcast bench p2p --listen 7000                               on one host, and on another:
+  weightcast bench p2p --connect first-host:7000
+)"}) {}
   void Declare(Flags& flags) override {
     flags.AddList("--transports", transports_, "NAMES",
                   "shm, tcp; without it: both, with --connect tcp alone");
