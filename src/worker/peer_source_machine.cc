@@ -7,12 +7,11 @@
 namespace weightcast::worker {
 namespace {
 
-using PeerSourceTransition = Transition<PeerSourceState, PeerSourceAction>;
-
 /// Takes each event.
-class PeerSourceEvents {
+class PeerSourceEvents : public SourceEvents<PeerSourceState, PeerSourceAction> {
  public:
-  explicit PeerSourceEvents(PeerSourceTransition& transition) : t_(transition), s_(transition.state) {}
+  using SourceEvents::SourceEvents;
+  using SourceEvents::operator();
 
   // --- The controller's messages ----------------------------------------------------------------------
 
@@ -45,30 +44,11 @@ class PeerSourceEvents {
     t_.Add(BeginSending{start});
   }
 
-  void operator()(const protocol::Stop& stop) {
-    Stop([&](const Sending& sending) {
-      return sending.update == stop.update && sending.destination == stop.destination;
-    });
-  }
-
   void operator()(const protocol::Release& release) {
     Stop([&](const Sending& sending) { return sending.update == release.update; });
   }
 
   // --- The data plane and the rank itself ---------------------------------------------------------------
-
-  void operator()(const SendPlanReady& prepared) {
-    if (prepared.epoch != s_.epoch || s_.ended) return;
-    s_.prepared = true;
-    t_.Send(protocol::Prepared{.epoch = s_.epoch});
-  }
-
-  void operator()(const SendPlanFailed& failed) {
-    if (failed.epoch != s_.epoch || s_.ended) return;
-    t_.Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
-                             .destination = failed.destination,
-                             .reason = failed.reason});
-  }
 
   void operator()(const SendEnded& ended) {
     // Of what went well the receiver tells.
@@ -86,9 +66,7 @@ class PeerSourceEvents {
         t_.Send(protocol::Failed{sending.update, int64_t{sending.destination}, reclaimed.reason});
     };
     StopSendings(s_.sendings, t_.actions, EverySending, tell);
-    if (!reclaimed.leaves) return;
-    s_.epoch = 0;
-    s_.prepared = false;
+    if (reclaimed.leaves) LeavePlan();
   }
 
   void operator()(const SessionEnded&) {
@@ -97,29 +75,15 @@ class PeerSourceEvents {
   }
 
  private:
-  template <typename Match>
-  void Stop(const Match& match) {
-    StopSendings(s_.sendings, t_.actions, match);
-  }
   void Refuse(const StartOrder& start, Code code, const std::string& why) {
     t_.Send(protocol::Failed{start.update, int64_t{start.destination}, Error(code, "this rank ", why)});
   }
-
-  /// Nothing is sent by it any more.
-  void LeavePlan() {
-    Stop(EverySending);
-    s_.epoch = 0;
-    s_.prepared = false;
-  }
-
-  PeerSourceTransition& t_;
-  PeerSourceState& s_;
 };
 
 }  // namespace
 
 std::vector<PeerSourceAction> Advance(PeerSourceState& state, const PeerSourceEvent& event) {
-  PeerSourceTransition transition{state};
+  Transition<PeerSourceState, PeerSourceAction> transition{state};
   std::visit(PeerSourceEvents(transition), event);
   return std::move(transition.actions);
 }

@@ -16,14 +16,7 @@
 /// in VersionToLend, MemoryLent, MemoryFree and ReclaimMemory there, and in Lends and MemoryReclaimed here.
 namespace weightcast::worker {
 
-struct PeerSourceState {
-  bool ended = false;  ///< The session is over for good.
-  protocol::Term term;
-  uint32_t epoch = 0;  ///< Of the plan in which this rank gives; 0: none.
-  bool prepared = false;
-  std::vector<Sending> sendings;
-  friend bool operator==(const PeerSourceState&, const PeerSourceState&) = default;
-};
+using PeerSourceState = SourceState;
 
 // --- Events beside the controller's messages ------------------------------------------------------
 

@@ -49,4 +49,53 @@ inline bool EndSending(std::vector<Sending>& sendings, const SendEnded& ended) {
   return at->quiet = true;
 }
 
+/// What a machine that sends knows of its session and of its plan.
+struct SourceState {
+  bool ended = false;  ///< The session is over for good.
+  protocol::Term term;
+  uint32_t epoch = 0;  ///< Of the plan by which it sends; 0: none.
+  bool prepared = false;
+  std::vector<Sending> sendings;
+  friend bool operator==(const SourceState&, const SourceState&) = default;
+};
+
+/// Takes the events that mean the same to all sources.
+template <typename State, typename Action>
+class SourceEvents {
+ public:
+  explicit SourceEvents(Transition<State, Action>& transition) : t_(transition), s_(transition.state) {}
+
+  void operator()(const protocol::Stop& stop) {
+    Stop([&](const Sending& sending) {
+      return sending.update == stop.update && sending.destination == stop.destination;
+    });
+  }
+  void operator()(const SendPlanReady& prepared) {
+    if (prepared.epoch != s_.epoch || s_.ended) return;
+    s_.prepared = true;
+    t_.Send(protocol::Prepared{.epoch = s_.epoch});
+  }
+  void operator()(const SendPlanFailed& failed) {
+    if (failed.epoch != s_.epoch || s_.ended) return;
+    t_.Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
+                             .destination = failed.destination,
+                             .reason = failed.reason});
+  }
+
+ protected:
+  template <typename Match>
+  void Stop(const Match& match) {
+    StopSendings(s_.sendings, t_.actions, match);
+  }
+  /// Nothing is sent by it any more.
+  void LeavePlan() {
+    Stop(EverySending);
+    s_.epoch = 0;
+    s_.prepared = false;
+  }
+
+  Transition<State, Action>& t_;
+  State& s_;
+};
+
 }  // namespace weightcast::worker

@@ -90,20 +90,19 @@ class Publications {
 };
 
 /// Takes each event.
-class TrainerEvents {
+class TrainerEvents : public SourceEvents<TrainerState, TrainerAction> {
  public:
   explicit TrainerEvents(TrainerTransition& transition)
-      : t_(transition), s_(transition.state), publications_(transition) {}
+      : SourceEvents(transition), publications_(transition) {}
+  using SourceEvents::operator();
 
   // --- The controller's messages ----------------------------------------------------------------------
 
   void operator()(const protocol::Welcome& welcome) {
     if (s_.ended || welcome.term < s_.term) return;
-    Stop(EverySending);
+    LeavePlan();
     s_.term = welcome.term;
     s_.run = welcome.run;
-    s_.epoch = 0;
-    s_.prepared = false;
     t_.Add(SendRegistration{});
     for (auto& publication : s_.publications) publications_.OfferAgain(publication);
     publications_.Prune();
@@ -141,12 +140,6 @@ class TrainerEvents {
     t_.Add(BeginSending{start});
   }
 
-  void operator()(const protocol::Stop& stop) {
-    Stop([&](const Sending& sending) {
-      return sending.update == stop.update && sending.destination == stop.destination;
-    });
-  }
-
   void operator()(const protocol::Abort& abort) {
     if (abort.update.term != s_.term) return;
     Stop([&](const Sending& sending) { return sending.update == abort.update; });
@@ -179,25 +172,14 @@ class TrainerEvents {
   // --- The data plane -----------------------------------------------------------------------------------
 
   void operator()(const TrainerPlanArrived& plan) {
-    // Everything of older epochs is void.
-    Stop(EverySending);
+    LeavePlan();  // Everything of older epochs is void.
     s_.epoch = plan.epoch;
     if (plan.run.number > s_.run.number) s_.run = plan.run;
-    s_.prepared = false;
-  }
-
-  void operator()(const SendPlanReady& prepared) {
-    if (prepared.epoch != s_.epoch || s_.ended) return;
-    s_.prepared = true;
-    t_.Send(protocol::Prepared{.epoch = s_.epoch});
   }
 
   void operator()(const SendPlanFailed& failed) {
-    if (failed.epoch != s_.epoch || s_.ended) return;
-    s_.last_error = failed.reason;
-    t_.Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
-                             .destination = failed.destination,
-                             .reason = failed.reason});
+    if (failed.epoch == s_.epoch && !s_.ended) s_.last_error = failed.reason;
+    SourceEvents::operator()(failed);
   }
 
   void operator()(const SendEnded& ended) {
@@ -234,10 +216,8 @@ class TrainerEvents {
     }
     // A version that was held is not in this memory.
     for (auto& publication : s_.publications) publication.hold = false;
-    // The plan is void with the old registration.
+    LeavePlan();  // It is void with the old registration.
     s_.registered = true;
-    s_.epoch = 0;
-    s_.prepared = false;
     t_.Add(SendRegistration{});
     t_.Add(AnswerTrainer{});
   }
@@ -291,13 +271,6 @@ class TrainerEvents {
   }
 
  private:
-  template <typename Match>
-  void Stop(const Match& match) {
-    StopSendings(s_.sendings, t_.actions, match);
-  }
-
-  TrainerTransition& t_;
-  TrainerState& s_;
   Publications publications_;
 };
 

@@ -29,17 +29,12 @@ struct Publication {
   friend bool operator==(const Publication&, const Publication&) = default;
 };
 
-struct TrainerState {
-  bool ended = false;  ///< The session is over for good, because of `end`.
-  Status end;
-  protocol::Term term;
+struct TrainerState : SourceState {
+  Status end;         ///< Why it has ended.
   protocol::Run run;  ///< Of versions published from now on.
-  uint32_t epoch = 0;
-  bool prepared = false;
   bool registered = false;
   int64_t last_number = -1;
   std::vector<Publication> publications;  ///< Ascending.
-  std::vector<Sending> sendings;
   Status last_error;
   friend bool operator==(const TrainerState&, const TrainerState&) = default;
 };
