@@ -77,22 +77,6 @@ Status CheckDataBytes(int64_t described, int64_t present) {
   return Status::Ok();
 }
 
-Result<std::string> EncodeTensor(const TensorInfo& info, int64_t begin, int64_t end) {
-  WC_ASSIGN_OR_RETURN(const std::string name, QuoteJson(info.name));
-  return StrCat(name, ":{\"dtype\":\"", NameOf(info.dtype), "\",\"shape\":", JsonOf(info.shape),
-                ",\"data_offsets\":[", begin, ",", end, "]}");
-}
-
-Result<std::string> EncodeMetadata(const Metadata& metadata) {
-  std::string out = "\"__metadata__\":{";
-  for (size_t i = 0; i < metadata.size(); ++i) {
-    WC_ASSIGN_OR_RETURN(const std::string key, QuoteJson(metadata[i].first));
-    WC_ASSIGN_OR_RETURN(const std::string value, QuoteJson(metadata[i].second));
-    out += StrCat(i == 0 ? "" : ",", key, ":", value);
-  }
-  return out + "}";
-}
-
 }  // namespace
 
 Result<int64_t> ParseHeaderLength(std::span<const std::byte> first, int64_t file_bytes) {
@@ -133,11 +117,7 @@ Result<Header> ParseHeader(std::string json, std::optional<int64_t> data_bytes) 
 }
 
 Result<Header> MakeHeader(std::span<const TensorInfo> tensors, const Metadata& metadata) {
-  std::string json = "{";
-  if (!metadata.empty()) {
-    WC_ASSIGN_OR_RETURN(const std::string encoded, EncodeMetadata(metadata));
-    json += encoded;
-  }
+  HeaderText text{.tensors = {}, .metadata = metadata};
   int64_t end = 0;
   for (const auto& info : tensors) {
     WC_RETURN_IF_ERROR(plan::CheckTensor(info));
@@ -145,10 +125,9 @@ Result<Header> MakeHeader(std::span<const TensorInfo> tensors, const Metadata& m
     if (__builtin_add_overflow(begin, BytesOf(info.dtype, ElementsOf(info.shape)), &end))
       return Error(Code::kInvalidArgument, "the tensors up to ", Shown(info.name),
                    " are too large for one file together; split them over several");
-    WC_ASSIGN_OR_RETURN(const std::string encoded, EncodeTensor(info, begin, end));
-    json += StrCat(json.size() == 1 ? "" : ",", encoded);
+    text.tensors.push_back({info, begin, end});
   }
-  json += '}';
+  WC_ASSIGN_OR_RETURN(std::string json, WriteHeaderText(text));
   json.resize((json.size() + 7) / 8 * 8, ' ');
   auto header = ParseHeader(std::move(json), std::nullopt);
   if (!header.ok()) return Status(Code::kInvalidArgument, header.status().message());

@@ -3,6 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "plan/box.h"
 
@@ -10,6 +11,7 @@ namespace weightcast::checkpoint {
 namespace {
 
 using Json = nlohmann::json;
+using Output = nlohmann::ordered_json;
 
 // Both readers take JSON event by event: no tree is built, so depth and memory stay bounded. An
 // event that the format does not know there ends the parse with a reason.
@@ -257,16 +259,23 @@ Result<Metadata> ParseIndexText(std::string_view json) {
   return std::move(reader.map);
 }
 
-Result<std::string> QuoteJson(std::string_view text) {
+Result<std::string> WriteHeaderText(const HeaderText& text) {
+  Output members = Output::object();
+  // Added at the end: who looks for the name first takes long with many.
+  auto& in_order = static_cast<Output::object_t::Container&>(members.get_ref<Output::object_t&>());
+  if (!text.metadata.empty()) in_order.emplace_back("__metadata__", Output::object());
+  for (const auto& [key, value] : text.metadata) in_order.front().second[key] = value;
+  for (const auto& [info, begin, end] : text.tensors)
+    in_order.emplace_back(
+        info.name,
+        Output{{"dtype", NameOf(info.dtype)}, {"shape", info.shape}, {"data_offsets", {begin, end}}});
   try {
-    return Json(text).dump();
-  } catch (const Json::exception&) {
-    return Error(Code::kInvalidArgument, "the name of a tensor, or the metadata, ", Shown(text),
-                 " is not UTF-8; use printable names");
+    return members.dump();
+  } catch (const Json::exception& error) {
+    return InvalidArgument("the name of a tensor, or the metadata, is not UTF-8: ", error.what(),
+                           "; use printable names");
   }
 }
-
-std::string JsonOf(const Shape& numbers) { return Json(numbers).dump(); }
 
 std::string Shown(std::string_view name) {
   constexpr size_t kLongest = 100;

@@ -35,12 +35,10 @@ Result<HeaderText> ParseHeaderText(std::string_view json);
 /// Other members are skipped. Errors: kCorrupt.
 Result<Metadata> ParseIndexText(std::string_view json);
 
-/// `text` as a JSON string with its quotes, escaped as the reference writer does it.
-/// Errors: kInvalidArgument when it is not UTF-8.
-Result<std::string> QuoteJson(std::string_view text);
+/// The other way round, escaped as the reference writer does it. Errors: kInvalidArgument when a name or the
+/// metadata is not UTF-8.
+Result<std::string> WriteHeaderText(const HeaderText& text);
 
-/// "[1,2]".
-std::string JsonOf(const Shape& numbers);
 /// A name from outside, fit for a message: quoted, escaped and cut at about 100 bytes.
 std::string Shown(std::string_view name);
 

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "checkpoint/files.h"
@@ -192,17 +194,14 @@ Status RemoveLeftovers(const OutputRank& rank) {
   return Status::Ok();
 }
 
-Result<Metadata> ShardMetadata(const OutputRank& rank, const std::vector<StoredShard>& shards) {
-  std::string json = "{";
-  for (const auto& shard : shards) {
-    WC_ASSIGN_OR_RETURN(const std::string name, QuoteJson(shard.tensor.name));
-    json += StrCat(json.size() == 1 ? "" : ",", name, ":{\"shape\":", JsonOf(shard.tensor.shape),
-                   ",\"offset\":", JsonOf(shard.box.offset), "}");
-  }
-  return Metadata{{"format", "pt"},
-                  {"weightcast.rank", std::to_string(rank.rank)},
-                  {"weightcast.ranks", std::to_string(rank.ranks)},
-                  {"weightcast.shards", json + "}"}};
+Metadata ShardMetadata(const OutputRank& rank, const std::vector<StoredShard>& shards) {
+  auto json = nlohmann::json::object();
+  for (const auto& shard : shards)
+    json[shard.tensor.name] = {{"shape", shard.tensor.shape}, {"offset", shard.box.offset}};
+  return {{"format", "pt"},
+          {"weightcast.rank", std::to_string(rank.rank)},
+          {"weightcast.ranks", std::to_string(rank.ranks)},
+          {"weightcast.shards", JsonText(json)}};
 }
 
 }  // namespace weightcast::checkpoint

@@ -94,7 +94,6 @@ struct StoredShard {
 /// The __metadata__ of a rank's file: key "weightcast.shards", value a JSON object
 /// {"<tensor>":{"shape":[whole],"offset":[where the file's part begins]},…} for all its tensors,
 /// "weightcast.rank" and "weightcast.ranks", and "format":"pt" as transformers expects it.
-/// Errors: kInvalidArgument for a name that is not UTF-8.
-Result<Metadata> ShardMetadata(const OutputRank& rank, const std::vector<StoredShard>& shards);
+Metadata ShardMetadata(const OutputRank& rank, const std::vector<StoredShard>& shards);
 
 }  // namespace weightcast::checkpoint

@@ -60,9 +60,7 @@ Status WriteRank(const OutputRank& rank, int version, const std::vector<TensorIn
     WC_RETURN_IF_ERROR(FillBox(tensor, box, version, bytes.back()));
   }
   Metadata metadata = {{"format", "pt"}};
-  if (rank.ranks > 1) {
-    WC_ASSIGN_OR_RETURN(metadata, ShardMetadata(rank, shards));
-  }
+  if (rank.ranks > 1) metadata = ShardMetadata(rank, shards);
   WC_ASSIGN_OR_RETURN(const auto header, MakeHeader(parts, metadata));
   return WriteOne(rank, version, header, Data(bytes.begin(), bytes.end()));
 }

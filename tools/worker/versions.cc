@@ -95,9 +95,7 @@ Status WriteVersion(const VersionOutput& output, const Version& version, const s
     data.emplace(shard.tensor.name, std::span<const std::byte>(shard.memory.address, SizeOf(shard)));
   }
   checkpoint::Metadata metadata{{"format", "pt"}};
-  if (output.ranks > 1) {
-    WC_ASSIGN_OR_RETURN(metadata, checkpoint::ShardMetadata(rank, stored));
-  }
+  if (output.ranks > 1) metadata = checkpoint::ShardMetadata(rank, stored);
   WC_ASSIGN_OR_RETURN(const auto made,
                       checkpoint::MakeHeader(checkpoint::ReferenceOrder(std::move(tensors)), metadata));
   const checkpoint::Header& header = output.ranks == 1 && original != nullptr ? *original : made;
