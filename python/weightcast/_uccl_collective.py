@@ -23,8 +23,9 @@ class CollectiveContext:
     """Connections between all ranks of torch.distributed, from `init` to `finalize`.
 
     local_gpu_idx: as of `p2p.Endpoint`; by default LOCAL_RANK, else the rank. The other options are accepted
-    and not needed. A handle is a number; that of an operation with oneself is -1, and has always ended. A
-    tensor must stay as it is until its operation has ended, and where it is until `deregister_tensor`.
+    and not needed. A handle is a number; -1 is of an operation with oneself, which has always ended. A tensor
+    must not change until `test` or `wait` has told its operation's end, and is kept alive until then. A
+    registered one must exist until `deregister_tensor`.
     """
 
     ep: Endpoint | None = None
@@ -57,6 +58,7 @@ class CollectiveContext:
     def finalize(self) -> None:
         """Ends all connections, and operations that are under way. `init` makes new ones."""
         self.ep, self.initialized = None, False
+        self._under_way: dict[int, Any] = {}
 
     @property
     def _engine(self) -> Any:
@@ -109,16 +111,24 @@ class CollectiveContext:
         name, piece = getattr(op, "__name__", str(op)).removeprefix("i"), self._piece(tensor)
         if name not in ("send", "recv") or not 0 <= peer < self.world_size:
             raise InvalidArgument(f"{name} with rank {peer}: give send or recv, a rank of {self.world_size}")
-        return -1 if peer == self.rank else getattr(self._engine, name)(self._connections[peer], [piece])
+        if peer == self.rank:
+            return -1
+        handle = getattr(self._engine, name)(self._connections[peer], [piece])
+        self._under_way[handle] = tensor
+        return handle
 
     def test(self, handle: int) -> bool:
-        """Whether it has ended; raises its error. Afterwards the handle is unknown."""
-        return handle == -1 or self._engine.poll(handle)
+        """Whether it has ended; raises its error."""
+        ended = self._engine and (handle not in self._under_way or self._engine.poll(handle))
+        if ended:
+            self._under_way.pop(handle, None)
+        return ended
 
     def wait(self, handle: int) -> None:
         """Waits for its end; raises its error."""
-        if handle != -1:
+        if self._engine and handle in self._under_way:
             self._engine.wait(handle)
+            del self._under_way[handle]
 
     def wait_all(self, handles: Iterable[int]) -> None:
         """`wait` for each."""

@@ -30,9 +30,11 @@ def pairs(rank: int) -> None:
     handles += [collective.isend(mine, right), collective.isend(-mine, right)]
     while not collective.test(handles[0]):
         pass
-    collective.wait_all(handles[1:])
+    collective.wait_all(handles)
     assert torch.equal(first, numbered(left)) and torch.equal(second, -numbered(left))
     assert collective.isend(mine, rank) == collective.irecv(got, rank) == -1
+    empty = [collective.isend(torch.zeros(0), right), collective.irecv(torch.zeros(0), left)]
+    collective.wait_all(empty)
     collective.send(mine, rank)
     assert collective.test(-1) and collective.wait(-1) is None
 
