@@ -183,13 +183,7 @@ class Connection:
         self._core.close()
 
     def _post(
-        self,
-        read: bool,
-        local: Any,
-        remote: Remote | None,
-        pieces: Any,
-        timeout: float | None,
-        stream: Any,
+        self, read: bool, local: Any, remote: Remote | None, pieces: Any, timeout: float | None, stream: Any
     ) -> Transfer:
         if pieces is None:
             return Transfer(self._core.post(read, local, remote, stream, timeout))

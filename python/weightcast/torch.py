@@ -21,11 +21,7 @@ from .shards import REPLICATE, Mesh, Shard
 __all__ = ["Stage", "checkpoint_shards", "shards"]
 
 # Classes that put a module into themselves, and the attribute that has it.
-_WRAPPERS = {
-    "DistributedDataParallel": "module",
-    "DataParallel": "module",
-    "DeepSpeedEngine": "module",
-}
+_WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module", "DeepSpeedEngine": "module"}
 # What torch.compile and activation checkpointing put into the names of a module inside.
 _PREFIXES = ("_orig_mod", "_checkpoint_wrapped_module")
 _MESH_DIMENSIONS = 6  # The most of a mesh that the core takes.

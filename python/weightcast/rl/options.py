@@ -42,116 +42,70 @@ class Options:
     num_training: int = _option(2, "trainer ranks", _AT_LEAST_1, group="processes")
     num_inference: int = _option(2, "inference engines, one rank each", _AT_LEAST_1)
     num_shards: int = _option(1, "ranks of an engine; only 1, vLLM and SGLang have more")
-    role: Literal["", "trainer", "inference"] = _option(
-        "",
-        "trainer: this torchrun has trainers alone; inference: this process is an engine; empty: all in one",
-    )
-    controller_rank: int = _option(
-        -1,
-        "rank that runs the controller; -1: the one after the trainers, else trainer 0",
-    )
+    role: Literal["", "trainer", "inference"] = _option("", "of this torchrun or process; empty: all in one")
+    controller_rank: int = _option(-1, "of the controller; -1: the one after the trainers, else trainer 0")
     controller: str = _option("", "host:port of a controller that runs already; needed with --role inference")
-    rollout_queue: str = _option(
-        "", "host:port where trainer 0 hands out work and takes rollouts; empty: any free port"
-    )
+    rollout_queue: str = _option("", "host:port of trainer 0's work and rollouts; empty: any free port")
     engine: str = _option("", "name of this engine (--role inference); empty: from the host and process")
-    device: Literal["auto", "cpu", "cuda"] = _option(
-        "auto", "where weights lie and are computed with; auto: cpu, or cuda if the next two name GPUs"
-    )
+    device: Literal["auto", "cpu", "cuda"] = _option("auto", "auto: cuda if GPUs are named below, else cpu")
     trainer_devices: str = _option("", "GPUs of each host's trainers, as 0,1; empty: from 0 on")
     engine_devices: str = _option("", "GPUs of each host's engines, as 2,3; empty: those after its trainers'")
-    backend: Literal["", "gloo", "nccl"] = _option(
-        "", "torch.distributed's, of gradients and --sync both; empty: nccl on GPUs, else gloo"
-    )
+    backend: Literal["", "gloo", "nccl"] = _option("", "of torch.distributed; empty: nccl on GPUs, else gloo")
     lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead", _LEASE)
-    timeout: float = _option(
-        300.0, "limit of a step that waits for others: rollouts of an iteration, an update", _POSITIVE
-    )
+    timeout: float = _option(300.0, "limit of an iteration's rollouts, and of an update", _POSITIVE)
     seed: int = _option(0, "of everything random")
 
-    model_name: str = _option(
-        "tiny", "tiny, tiny-qwen, a local folder, or a name on the hub (HF_ENDPOINT)", group="model"
-    )
-    random_weights: bool = _option(
-        False, "gpt2 or Qwen/Qwen2.5-0.5B in their shapes, with random weights and bytes as tokens"
-    )
+    model_name: str = _option("tiny", "tiny, tiny-qwen, a folder, or a name on the hub", group="model")
+    random_weights: bool = _option(False, "gpt2 or Qwen/Qwen2.5-0.5B from random weights, bytes as tokens")
     dtype: Literal["float32", "bfloat16"] = _option(
         "float32", "in which trainers compute and engines hold the model; trainers keep it in float32"
     )
     trainer: Literal["ddp", "fsdp2"] = _option("ddp", "how trainers share the model")
 
-    task: Literal["", "sort", "text"] = _option(
-        "", "built-in task; empty: sort for tiny and tiny-qwen, text for other models", group="data"
-    )
+    task: Literal["", "sort", "text"] = _option("", "empty: sort for tiny models, else text", group="data")
     digits: int = _option(4, "how many digits the sorting task has", _AT_LEAST_1)
     prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
-    reward: str = _option(
-        "", "module:function(prompts, completions, **columns) -> rewards, in place of the task's"
-    )
-    eval_every: int = _option(
-        0, "evaluate after every so many iterations, by --reward or else right answers; 0: never", _AT_LEAST_0
-    )
+    reward: str = _option("", "module:function(prompts, completions, **columns); empty: the task's")
+    eval_every: int = _option(0, "iterations from one evaluation to the next; 0: none", _AT_LEAST_0)
     eval_prompts: int = _option(500, "held-out prompts of an evaluation", _AT_LEAST_1)
 
     algorithm: Literal["ppo", "grpo"] = _option("ppo", "what the trainers optimise", group="algorithm")
     rl_iterations: int = _option(10, "iterations", _AT_LEAST_1)
     ppo_epochs: int = _option(1, "passes over the rollouts of an iteration", _AT_LEAST_1)
     minibatches: int = _option(1, "optimizer steps of a pass", _AT_LEAST_1)
-    micro_batch: int = _option(
-        0,
-        "sequences whose gradient a trainer computes at a time, to bound memory; 0: a whole minibatch",
-        _AT_LEAST_0,
-    )
-    learning_rate: float = _option(
-        1e-5, "of Adam; it keeps what a trained model knows. From random weights some 1e-3 learn", _POSITIVE
-    )
+    micro_batch: int = _option(0, "sequences of one gradient, to bound memory; 0: a minibatch", _AT_LEAST_0)
+    learning_rate: float = _option(1e-5, "of Adam, for trained models; random weights: some 1e-3", _POSITIVE)
     lr_decay: bool = _option(False, "the learning rate falls in a line over --rl_iterations")
     clip: float = _option(0.2, "of the policy's ratio", _POSITIVE)
-    kl_coefficient: float = _option(
-        0.0, "weight of the KL to the reference; 0: no reference is kept", _NOT_NEGATIVE
-    )
+    kl_coefficient: float = _option(0.0, "weight of the KL to the reference; 0: none is kept", _NOT_NEGATIVE)
     entropy_coefficient: float = _option(0.0, "weight of the entropy bonus", _NOT_NEGATIVE)
     value_coefficient: float = _option(0.5, "weight of the value loss (ppo)", _NOT_NEGATIVE)
     gamma: float = _option(1.0, "discount (ppo)", _UNIT)
     gae_lambda: float = _option(0.95, "of generalised advantage estimation (ppo)", _UNIT)
     max_grad_norm: float = _option(1.0, "gradients are clipped to this norm; 0: not at all", _AT_LEAST_0)
 
-    rollouts_per_gpu: int = _option(
-        8, "prompts that each engine completes in an iteration", _AT_LEAST_1, group="rollout"
-    )
-    samples_per_prompt: int = _option(
-        0, "completions of each prompt; 0: 8 with grpo, 1 with ppo", _AT_LEAST_0
-    )
+    rollouts_per_gpu: int = _option(8, "prompts of an engine in an iteration", _AT_LEAST_1, group="rollout")
+    samples_per_prompt: int = _option(0, "completions of each prompt; 0: 8 (grpo), 1 (ppo)", _AT_LEAST_0)
     max_gen_length: int = _option(16, "tokens generated at most", _AT_LEAST_1)
     temperature: float = _option(1.0, "of sampling", _POSITIVE)
     mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
-    max_staleness: int = _option(
-        1, "async: versions that rollouts may be behind, and iterations generated ahead", _AT_LEAST_0
-    )
-    inflight: Literal["finish", "keep"] = _option(
-        "finish",
-        "sequences under way when a version arrives: finished first, or kept and continued",
-    )
+    max_staleness: int = _option(1, "async: versions behind, and iterations ahead, at most", _AT_LEAST_0)
+    inflight: Literal["finish", "keep"] = _option("finish", "what sequences do at a new version")
     item_prompts: int = _option(0, "prompts generated together; 0: chosen", _AT_LEAST_0)
 
     sync: Literal["p2p", "collective", "both", "none"] = _option(
         "p2p",
-        "p2p: weightcast; collective: torch.distributed; both, measured by one clock; none: engines keep "
-        "version 0",
+        "p2p: weightcast; collective: torch.distributed; both, by one clock; none: engines keep version 0",
         group="transfer",
     )
     sync_every: int = _option(1, "publish after every so many iterations", _AT_LEAST_1)
     transport: str = _option("", "transports that weightcast may use (tcp, shm, verbs); empty: it chooses")
-    wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option(
-        "", "of the engines' parameters, cast on the way; empty: --dtype"
-    )
+    wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option("", "of engines; empty: --dtype")
     verify: bool = _option(False, "compare SHA-256 of every tensor after each update")
 
     output: str = _option("", "folder of this run's report; empty: runs/<time>", group="output")
     checkpoint_dir: str = _option("", "folder of checkpoints; with --resume also one of them")
-    checkpoint_every: int = _option(
-        0, "iterations between checkpoints; 0: only at the end, if there is a folder", _AT_LEAST_0
-    )
+    checkpoint_every: int = _option(0, "iterations between checkpoints; 0: one at the end", _AT_LEAST_0)
     resume: bool = _option(False, "go on from the last complete checkpoint")
     export_hf: str = _option("", "folder for the trained model in transformers' format")
     log_samples: int = _option(4, "completions of each iteration in samples.jsonl; 0: none", _AT_LEAST_0)
@@ -262,8 +216,7 @@ class Options:
         for name in ("controller", "rollout_queue"):
             value = getattr(self, name)
             _require(
-                value == "" or value.rpartition(":")[2].isdecimal(),
-                f"--{name} is {value!r}; give HOST:PORT",
+                value == "" or value.rpartition(":")[2].isdecimal(), f"--{name} is {value!r}; give HOST:PORT"
             )
 
     def _check_devices(self) -> None:

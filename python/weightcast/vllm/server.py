@@ -77,8 +77,7 @@ class FrontEnd:
         except Exception as error:
             self._why = f"the engine could not join: {error}"
             _log.exception(
-                "weightcast: %s could not join. Correct what the traceback shows, and start it again",
-                engine,
+                "weightcast: %s could not join. Correct what the traceback shows, and start it again", engine
             )
 
     async def _rpc(self, method: str, *arguments: Any) -> Any:

@@ -55,11 +55,7 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Joins, and finds the mapping. Again with the same place: does nothing."""
         place = Place(
-            init_info.controller,
-            init_info.engine,
-            init_info.model,
-            init_info.settings,
-            init_info.landing,
+            init_info.controller, init_info.engine, init_info.model, init_info.settings, init_info.landing
         )
         if self._led:
             return
