@@ -60,7 +60,7 @@ class P2pDevice : public ::testing::Test {
     EXPECT_EQ(devices.cuda().StreamDestroy(stream), 0);
   }
 
-  static Local At(const Bytes& bytes, uint64_t memory = 0) {
+  static LocalSlice At(const Bytes& bytes, uint64_t memory = 0) {
     return {memory, bytes.memory().address, bytes.memory().length};
   }
   /// Leaves it in the stream of a's caller.
@@ -92,8 +92,8 @@ TEST_F(P2pDevice, SendsAndWritesBehindTheCallersStream) {
   for (const bool one_sided : {false, true}) {
     fake_cuda_hold(source.memory().device);
     Fill(one_sided ? 8 : 7);
-    const Local from = At(source);
-    const Local to = At(target);
+    const LocalSlice from = At(source);
+    const LocalSlice to = At(target);
     const auto write = one_sided ? a->Write(to_b, {&from, 1}, {&*meta, 1}) : a->Send(to_b, {&from, 1});
     ASSERT_TRUE(write.ok()) << write.status().ToString();
     const auto receive =
@@ -115,8 +115,8 @@ TEST_F(P2pDevice, ReceivesAndReadsBehindTheCallersStream) {
   for (const bool one_sided : {false, true}) {
     fake_cuda_hold(source.memory().device);
     Fill(9);
-    const Local here = At(source);
-    const Local there = At(target);
+    const LocalSlice here = At(source);
+    const LocalSlice there = At(target);
     const auto land = one_sided ? a->Read(to_b, {&here, 1}, {&*meta, 1}) : a->Receive(to_b, {&here, 1});
     ASSERT_TRUE(land.ok()) << land.status().ToString();
     const auto send = one_sided ? Result<uint64_t>(Status(Code::kInternal, "")) : b->Send(to_a, {&there, 1});
@@ -135,7 +135,7 @@ TEST_F(P2pDevice, ACancelledOrDroppedOperationLeavesNothingBehind) {
   ASSERT_TRUE(memory.ok());
   fake_cuda_hold(source.memory().device);
   Fill(9);
-  const Local from = At(source, *memory);
+  const LocalSlice from = At(source, *memory);
   const auto send = a->Send(to_b, {&from, 1});
   ASSERT_TRUE(send.ok());
   ASSERT_TRUE(a->Send(to_b, {&from, 1}).ok());  // Nobody asks for its end.
@@ -148,8 +148,8 @@ TEST_F(P2pDevice, ACancelledOrDroppedOperationLeavesNothingBehind) {
 TEST_F(P2pDevice, KnowsMemoryByItsAddress) {
   std::vector<std::byte> host(kP2pSize);
   const auto sent = source.Fill(4);
-  const Local from = At(source);
-  const Local to{0, host.data(), host.size()};
+  const LocalSlice from = At(source);
+  const LocalSlice to{0, host.data(), host.size()};
   const auto send = a->Send(to_b, {&from, 1});
   const auto receive = b->Receive(to_a, {&to, 1});
   ASSERT_TRUE(send.ok() && receive.ok());
