@@ -28,6 +28,10 @@ TEST(GpusTest, DevicesAreFoundByUuid) {
 
 /// In a child no call may be made, not even to free what was made before: the fake ends a child that does.
 TEST(ForkTest, OnlyTheParentGoesOn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP()
+      << "in a child clang's TSan knows none of the parent's threads, and ends where one is let go of";
+#endif
   FakeWorld world("", Worker::Mode::kThread);
   auto buffer = Buffer::Allocate(world.context(), 100).value();
   test::Process child = test::Process::Fork([&] {
