@@ -51,7 +51,7 @@ _FORBIDDEN = re.compile(r"\b(?:" + "|".join(FORBIDDEN).replace(" ", r"\s+") + r"
 SOURCES = ("src", "include", "tools", "python", "bench", "scripts", "examples")
 DATA = ("scripts/check_prose.py", "python/weightcast/rl/tasks.py")
 _STRING = r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
-_CPP = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"' + _STRING, re.DOTALL)
+_CPP = re.compile(r'//[^\n]*|/\*.*?\*/|R"([^\s()\\"]*)\(.*?\)\1"' + _STRING, re.DOTALL)
 _SCRIPT = re.compile(r"""#[^\n]*|("{3}|'{3}).*?\1""" + _STRING, re.DOTALL)
 _TEXTS = {suffix: _CPP for suffix in (".h", ".cc", ".js")} | {
     suffix: _SCRIPT for suffix in (".py", ".sh", "")

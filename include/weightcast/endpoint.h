@@ -31,7 +31,7 @@ struct GrantProgress {
   [[nodiscard]] bool complete() const { return transfers_arrived == transfers_expected; }
 };
 
-/// Bytes that a grant opens: `count` runs, each as long as `first`, `stride` bytes after the one before.
+/// Bytes that a grant opens: `count` blocks, each as long as `first`, `stride` bytes after the one before.
 struct GrantRange {
   LocalSlice first;
   uint64_t stride = 0;  ///< At least first.length() where there are several.

@@ -24,8 +24,8 @@ class CollectiveContext:
 
     local_gpu_idx: as of `p2p.Endpoint`; by default LOCAL_RANK, else the rank. The other options are accepted
     and not needed. A handle is a number; -1 is of an operation with oneself, which has always ended. A tensor
-    must not change until `test` or `wait` has told its operation's end, and is kept alive until then. A
-    registered one must exist until `deregister_tensor`.
+    must not change until `test` or `wait` has told its operation's end, and is kept alive until then; after
+    an error until `finalize`. A registered one must exist until `deregister_tensor`.
     """
 
     ep: Endpoint | None = None
@@ -119,16 +119,18 @@ class CollectiveContext:
 
     def test(self, handle: int) -> bool:
         """Whether it has ended; raises its error."""
-        ended = self._engine and (handle not in self._under_way or self._engine.poll(handle))
-        if ended:
-            self._under_way.pop(handle, None)
-        return ended
+        return self._told(handle, self._engine.poll)
 
     def wait(self, handle: int) -> None:
         """Waits for its end; raises its error."""
-        if self._engine and handle in self._under_way:
-            self._engine.wait(handle)
-            del self._under_way[handle]
+        self._told(handle, self._engine.wait)
+
+    def _told(self, handle: int, ask: Any) -> bool:
+        """What `ask` says of it. After an error the tensor stays: something may still be under way."""
+        ended = handle not in self._under_way or ask(handle) is not False
+        if ended:
+            self._under_way.pop(handle, None)
+        return ended
 
     def wait_all(self, handles: Iterable[int]) -> None:
         """`wait` for each."""

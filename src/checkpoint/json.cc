@@ -244,6 +244,21 @@ class IndexReader final : public Reader {
   bool seen_map_ = false;
 };
 
+/// Without a search for the key, which takes long with many: who reads the text refuses keys given twice.
+void Append(Output& object, const std::string& key, Output value) {
+  static_cast<Output::object_t::Container&>(object.get_ref<Output::object_t&>())
+      .emplace_back(key, std::move(value));
+}
+
+Status CheckUtf8(std::string_view what, const std::string& text) {
+  try {
+    (void)Json(text).dump();
+    return Status::Ok();
+  } catch (const Json::exception&) {
+    return InvalidArgument(what, Shown(text), " is not UTF-8; use printable names");
+  }
+}
+
 }  // namespace
 
 Result<HeaderText> ParseHeaderText(std::string_view json) {
@@ -260,21 +275,18 @@ Result<Metadata> ParseIndexText(std::string_view json) {
 }
 
 Result<std::string> WriteHeaderText(const HeaderText& text) {
+  for (const auto& [key, value] : text.metadata)
+    for (const std::string& one : {key, value}) WC_RETURN_IF_ERROR(CheckUtf8("the metadata ", one));
+  for (const StoredTensor& tensor : text.tensors)
+    WC_RETURN_IF_ERROR(CheckUtf8("the name of tensor ", tensor.info.name));
   Output members = Output::object();
-  // Added at the end: who looks for the name first takes long with many.
-  auto& in_order = static_cast<Output::object_t::Container&>(members.get_ref<Output::object_t&>());
-  if (!text.metadata.empty()) in_order.emplace_back("__metadata__", Output::object());
-  for (const auto& [key, value] : text.metadata) in_order.front().second[key] = value;
+  Output metadata = Output::object();
+  for (const auto& [key, value] : text.metadata) Append(metadata, key, value);
+  if (!text.metadata.empty()) Append(members, "__metadata__", std::move(metadata));
   for (const auto& [info, begin, end] : text.tensors)
-    in_order.emplace_back(
-        info.name,
-        Output{{"dtype", NameOf(info.dtype)}, {"shape", info.shape}, {"data_offsets", {begin, end}}});
-  try {
-    return members.dump();
-  } catch (const Json::exception& error) {
-    return InvalidArgument("the name of a tensor, or the metadata, is not UTF-8: ", error.what(),
-                           "; use printable names");
-  }
+    Append(members, info.name,
+           {{"dtype", NameOf(info.dtype)}, {"shape", info.shape}, {"data_offsets", {begin, end}}});
+  return members.dump();
 }
 
 std::string Shown(std::string_view name) {

@@ -172,4 +172,9 @@ Result<TransferRef> BuildTransfer(const std::shared_ptr<Connection::State>& conn
   return std::exchange(build.transfer, {});
 }
 
+void Core::Begin(const TransferRef& transfer) {
+  const auto keep = transfer->connection;
+  links_.Begin(*static_cast<Connection::State*>(keep.get()), transfer, /*visit=*/false);
+}
+
 }  // namespace weightcast::endpoint

@@ -145,11 +145,6 @@ Status Core::Init(Factories factories) {
   return progress_->Start(shared_from_this());
 }
 
-void Core::Begin(const TransferRef& transfer) {
-  const auto keep = transfer->connection;
-  links_.Begin(*static_cast<Connection::State*>(keep.get()), transfer, /*visit=*/false);
-}
-
 void Core::OnProven(Proven proven) {
   if (closed_.load()) return;
   const auto connection =

@@ -24,7 +24,7 @@ SOURCES = [
     ),
     *("src/checkpoint/" + name for name in ("json.cc", "safetensors.cc", "version_folder.cc", "writer.cc")),
     *("src/plan/" + name for name in ("box.cc", "segments.cc", "tensor.cc")),
-    *("src/base/" + name for name in ("random.cc", "status.cc", "strings.cc")),
+    *("src/base/" + name for name in ("json.cc", "random.cc", "status.cc", "strings.cc")),
 ]
 
 

@@ -119,7 +119,7 @@ class TensorByTensor(Way):
 
 
 class Packed(TensorByTensor):
-    """Tensors are copied into flat buckets, which are broadcast and unpacked."""
+    """Tensors are copied into flat buckets, which are broadcast and unpacked; one alone goes as it is."""
 
     name = "packed"
 

@@ -90,7 +90,7 @@ class Options:
     temperature: float = _option(1.0, "of sampling", _POSITIVE)
     mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
     max_staleness: int = _option(1, "async: versions behind, and iterations ahead, at most", _AT_LEAST_0)
-    inflight: Literal["finish", "keep"] = _option("finish", "what sequences do at a new version")
+    inflight: Literal["finish", "keep"] = _option("finish", "sequences at a new version: finish, or keep")
     item_prompts: int = _option(0, "prompts generated together; 0: chosen", _AT_LEAST_0)
 
     sync: Literal["p2p", "collective", "both", "none"] = _option(

@@ -198,7 +198,7 @@ Result<transport::GrantReach> Registrations::ReachOf(std::span<const GrantRange>
     const bool apart = range.count == 1 || (range.count > 1 && range.stride >= length && range.stride > 0);
     const uint64_t room = whole->length - offset - length;  // The slice lies inside.
     if (!apart || (range.count > 1 && (range.count - 1) > room / range.stride)) {
-      return wrong(Error(Code::kOutOfBounds, "it has ", range.count, " runs of ", length,
+      return wrong(Error(Code::kOutOfBounds, "it has ", range.count, " blocks of ", length,
                          " bytes, one every ", range.stride, " bytes, from byte ", offset,
                          " of a registration of ", whole->length,
                          " bytes on; give at least one, all inside the registration and without overlap"));

@@ -209,6 +209,7 @@ TEST(MakeHeader, RefusesWhatNoFileMayHold) {
   EXPECT_THAT(message({{"a", DType::kF4, {1}}}, {}), HasSubstr("whole bytes"));
   EXPECT_THAT(message({{"\xff", DType::kU8, {1}}}, {}), HasSubstr("not UTF-8"));
   EXPECT_THAT(message({}, {{"k", "\xc3"}}), HasSubstr("not UTF-8"));
+  EXPECT_THAT(message({}, {{"k", "1"}, {"k", "2"}}), HasSubstr("is given twice"));
   EXPECT_THAT(message({{"__metadata__", DType::kU8, {1}}}, {}), HasSubstr("__metadata__"));
 }
 

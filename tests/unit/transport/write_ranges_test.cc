@@ -9,24 +9,24 @@
 namespace weightcast::transport {
 namespace {
 
-TEST(WriteRanges, CoverWhatTheirRunsHoldAndNothingElse) {
+TEST(WriteRanges, CoverWhatTheirBlocksHoldAndNothingElse) {
   std::mt19937_64 random(7);
   constexpr uint64_t kSize = 400;
   for (int round = 0; round < 300; ++round) {
     std::vector<WriteRanges::Range> all;
     std::vector<std::vector<bool>> open(3, std::vector<bool>(kSize, false));
     for (uint64_t i = random() % 8; i > 0; --i) {
-      WriteRanges::Range runs{.region = static_cast<uint32_t>(random() % 3),
-                              .generation = 1,
-                              .offset = random() % 200,
-                              .length = random() % 12,
-                              .stride = 0,
-                              .count = 1 + random() % 8};
-      runs.stride = runs.length + random() % 3 * (random() % 10);
-      for (uint64_t run = 0; run < runs.count; ++run)
-        for (uint64_t byte = 0; byte < runs.length; ++byte)
-          open[runs.region][runs.offset + run * runs.stride + byte] = true;
-      all.push_back(runs);
+      WriteRanges::Range range{.region = static_cast<uint32_t>(random() % 3),
+                               .generation = 1,
+                               .offset = random() % 200,
+                               .length = random() % 12,
+                               .stride = 0,
+                               .count = 1 + random() % 8};
+      range.stride = range.length + random() % 3 * (random() % 10);
+      for (uint64_t block = 0; block < range.count; ++block)
+        for (uint64_t byte = 0; byte < range.length; ++byte)
+          open[range.region][range.offset + block * range.stride + byte] = true;
+      all.push_back(range);
     }
     const WriteRanges ranges(all);
     for (int i = 0; i < 300; ++i) {
