@@ -319,8 +319,8 @@ MISTAKES = [
     (
         "memory_taken_back_before_the_fence",
         PEER_SOURCE,
-        "  if (!reclaimed.leaves) return;\n",
-        "  s_.sendings.clear();\n  if (!reclaimed.leaves) return;\n",
+        "    if (reclaimed.leaves) LeavePlan();\n",
+        "    s_.sendings.clear();\n    if (reclaimed.leaves) LeavePlan();\n",
         "given",
         "late_shadow live_every=0",
     ),
