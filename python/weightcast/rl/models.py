@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from .. import InvalidArgument
+from .options import ONLY_BUILT_IN
 
 _HUB_SECONDS = 10.0  # For the hub's first answer.
 _RIGHT = "correct that, or take another model (--model_name)"
@@ -132,7 +133,6 @@ BUILT_IN: dict[str, Callable[[], PretrainedConfig]] = {
         tie_word_embeddings=True,
     ),
 }
-_ONLY_BUILT_IN = ("tiny", "tiny-qwen")  # There is no trained one.
 
 
 def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0, random: bool = False) -> Loaded:
@@ -143,7 +143,7 @@ def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0, random
     machine, and bytes as tokens. "tiny" and "tiny-qwen" are always so. Raises `InvalidArgument` if there is
     none available.
     """
-    if name in _ONLY_BUILT_IN or random:
+    if name in ONLY_BUILT_IN or random:
         if name not in BUILT_IN:
             raise InvalidArgument(
                 f"--random_weights: {name} is not built in; choose a --model_name of {', '.join(BUILT_IN)}"

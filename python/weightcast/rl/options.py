@@ -16,6 +16,7 @@ from typing import Any, Literal
 from .. import InvalidArgument
 
 _HELP_WIDTH = 100
+ONLY_BUILT_IN = ("tiny", "tiny-qwen")  # Models of which there is no trained one.
 _LEAST_LEASE = 0.5  # Seconds. Heartbeats come several times in a lease, between two steps of a model.
 
 _Range = tuple[Callable[[float], bool], str]  # Which numbers an option may be, and that in words.
@@ -114,7 +115,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.task == "":
-            self.task = "sort" if self.model_name in ("tiny", "tiny-qwen") else "text"
+            self.task = "sort" if self.model_name in ONLY_BUILT_IN else "text"
 
     @property
     def samples(self) -> int:
